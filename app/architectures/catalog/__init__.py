@@ -1,0 +1,1 @@
+"""One file per architecture; the registry lists this folder and nothing else names it."""

@@ -1,0 +1,1 @@
+"""Backends behind two small protocols, and what each device can do."""

@@ -1,0 +1,1 @@
+"""The way of one load, from request to resident model."""

@@ -1,0 +1,1 @@
+"""Who holds which loaded model, and for how long."""
