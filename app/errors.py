@@ -46,7 +46,7 @@ class GgufdError(Exception):
 class RequestError(GgufdError):
     """The request is malformed: a field, a ratio, a pattern, a device that cannot be meant. Fact: `field`."""
 
-    codes = ("bad_request", "payload_too_large", "method_not_allowed", "not_acceptable")
+    codes = ("bad_request", "payload_too_large", "method_not_allowed", "not_acceptable", "unsupported_media_type")
 
 
 class NotFoundError(RequestError):
