@@ -1,5 +1,9 @@
 """Sizes and durations: alignment arithmetic and how they are written for people."""
 
+import re
+from decimal import Decimal
+from typing import Final
+
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
@@ -28,3 +32,27 @@ def human_seconds(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.2f} s"
     return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+
+
+_FACTORS: Final = {
+    "": 1,
+    "b": 1,
+    **{unit.lower(): KIB**power for power, unit in enumerate(_UNITS, 1)},
+    **{unit[0].lower(): KIB**power for power, unit in enumerate(_UNITS, 1)},
+    **{unit[0].lower() + "b": 1000**power for power, unit in enumerate(_UNITS, 1)},
+}
+_SIZE: Final = re.compile(r"(\d{1,20}(?:\.\d{1,9})?)\s*([A-Za-z]*)", re.ASCII)
+
+
+def parse_bytes(text: str) -> int:
+    """The bytes that a person's `8GiB`, `1.5G`, `500MB` or `4096` means: `G` is `GiB`, `GB` is decimal.
+
+    Raises ValueError for anything else, and for sizes of 8 EiB or more.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or match[2].lower() not in _FACTORS:
+        raise ValueError(f"{text!r} is not a size such as 8GiB, 500MB or 4096")
+    count = int(Decimal(match[1]) * _FACTORS[match[2].lower()])
+    if count >= 2**63:
+        raise ValueError(f"{text!r} is larger than any memory")
+    return count
