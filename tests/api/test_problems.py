@@ -1,7 +1,7 @@
 import pytest
 
 from app.api import problems
-from app.errors import BusyError, CapacityError, CancelledLoadError, ConflictError, FileError, GgufdError, PlanError
+from app.errors import BusyError, CancelledLoadError, CapacityError, ConflictError, FileError, GgufdError, PlanError
 
 CLASSES_AND_CODES = [(cls, code) for cls in problems.error_classes() for code in cls.codes]
 
@@ -25,7 +25,7 @@ def test_a_code_has_one_status_whatever_class_raises_it() -> None:
     statuses: dict[str, set[int]] = {}
     for cls, code in CLASSES_AND_CODES:
         statuses.setdefault(code, set()).add(problems.status_of_class(cls, code))
-    assert {code: 1 for code in statuses} == {code: len(found) for code, found in statuses.items()}
+    assert dict.fromkeys(statuses, 1) == {code: len(found) for code, found in statuses.items()}
 
 
 @pytest.mark.parametrize(
