@@ -1,0 +1,69 @@
+"""The door to everything in a model's files: a validated ModelFile, and its long arrays when they are asked for."""
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+from app.errors import MetadataError
+from app.modelfile.cursor import Cursor
+from app.modelfile.header import CODES
+from app.modelfile.limits import ReadLimits
+from app.modelfile.opening import open_regular, require_identity, shown
+from app.modelfile.shards import read_set
+from app.modelfile.types import SCALAR_BYTES, ArrayValue, ModelFile, Scalar, ValueType
+
+_DEFAULT_LIMITS = ReadLimits()
+
+
+def read_model_file(path: Path, limits: ReadLimits = _DEFAULT_LIMITS, roots: Sequence[Path] | None = None) -> ModelFile:
+    """Read and validate the model at `path`: a GGUF file, any shard of a split one, or a folder that holds one.
+
+    No tensor data is read. With `roots`, every file's descriptor must lie under one of them.
+    Raises NotFoundError (`model_not_found`: missing, or outside the roots), AccessError, FileError, and MetadataError
+    for a split model's missing keys.
+    """
+    return read_set(path, limits, roots)
+
+
+def read_array(
+    model: ModelFile, key: str, start: int = 0, stop: int | None = None, limits: ReadLimits = _DEFAULT_LIMITS
+) -> list[Scalar]:
+    """Elements `start` to `stop` (exclusive; clipped to the array) of a metadata array, read from the file again.
+
+    Strings are walked up to `start`, never built. Bytes that are not UTF-8 come escaped. Raises MetadataError
+    (`missing_key`, `wrong_key_type`), FileError `file_changed` if the file is no longer the one that was read.
+    """
+    shard = model.shards[0]
+    entry = model.metadata.get(key)
+    if entry is None:
+        raise MetadataError(
+            f"{shown(shard.path)}: metadata '{key}': is not there", code="missing_key", file=shown(shard.path), key=key
+        )
+    array = entry.value
+    if not isinstance(array, ArrayValue):
+        raise MetadataError(
+            f"{shown(shard.path)}: metadata '{key}': is {entry.type.name.lower()}, expected an array",
+            code="wrong_key_type",
+            file=shown(shard.path),
+            key=key,
+            expected="array",
+            found=entry.type.name.lower(),
+        )
+    stop = array.count if stop is None else min(max(stop, 0), array.count)
+    start = min(max(start, 0), stop)
+    if array.elements is not None:
+        return list(array.elements[start:stop])
+    if start == stop:
+        return []
+    with open_regular(shard.path) as file:
+        require_identity(file.fd, shard.identity, shard.path)
+        cursor = Cursor(file.read, shard.identity.size, shown(shard.path), limits)
+        cursor.subject, cursor.facts = f"metadata '{key}'", {"key": key}
+        cursor.skip(array.offset, "")
+        if array.element_type is ValueType.STRING:
+            cursor.walk_strings(start)
+            return [raw.decode("utf-8", "backslashreplace") for raw in cursor.strings(stop - start)]
+        width = SCALAR_BYTES[array.element_type]
+        cursor.skip(start * width, "")
+        raw = cursor.take((stop - start) * width, ": elements")
+        return list(struct.unpack(f"<{stop - start}{CODES[array.element_type]}", raw))
