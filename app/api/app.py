@@ -1,0 +1,113 @@
+"""The HTTP edge, composed: routes, problems, measurements. It translates and decides nothing."""
+
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from prometheus_client import CollectorRegistry
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
+from app import __version__
+from app.api import problems
+from app.api.answers import answer, problem_answer
+from app.api.bodies import PlanBody
+from app.api.catalogue import add_catalogue_routes
+from app.api.context import DEFAULT_LIMITS, ApiContext, ApiLimits
+from app.api.handles import add_handle_routes
+from app.api.observing import ObserveRequest, Observing
+from app.api.probes import add_probe_routes
+from app.api.workers import Workers
+from app.errors import GgufdError, NotFoundError, RequestError
+from app.service import LoaderService
+
+_SHOWN = 200
+
+
+def create_app(
+    service: LoaderService,
+    registry: CollectorRegistry,
+    *,
+    observe: ObserveRequest,
+    limits: ApiLimits = DEFAULT_LIMITS,
+) -> FastAPI:
+    """The application over `service`; `observe` is told of every request, `registry` is what `/metrics` shows."""
+    app = _Application(
+        title="ggufd",
+        version=__version__,
+        summary="A daemon that loads GGUF models on request",
+        openapi_url="/openapi.json",
+        docs_url=None,  # the usual pages load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    context = ApiContext(service=service, workers=Workers(), limits=limits)
+    add_handle_routes(app, context)
+    add_catalogue_routes(app, context)
+    add_probe_routes(app, context, registry)
+    app.add_exception_handler(GgufdError, _deliberate)
+    app.add_exception_handler(HTTPException, _refused_by_routing)
+    app.add_exception_handler(RequestValidationError, _invalid_parameter)
+    app.add_exception_handler(Exception, _unforeseen)
+    app.add_middleware(Observing, observe=observe)
+    return app
+
+
+class _Application(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        """The description of the API, with the bodies that the routes read by themselves."""
+        if self.openapi_schema is None:
+            schema = super().openapi()
+            body = PlanBody.model_json_schema(ref_template="#/components/schemas/{model}")
+            parts = body.pop("$defs", {})
+            schema.setdefault("components", {}).setdefault("schemas", {}).update({**parts, "PlanBody": body})
+        assert self.openapi_schema is not None
+        return self.openapi_schema
+
+
+async def _deliberate(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, GgufdError)
+    return problem_answer(error)
+
+
+async def _refused_by_routing(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return problem_answer(NotFoundError(f"nothing is served at {_shown(request.url.path)}"))
+    if error.status_code == 405:
+        allowed = _methods_at(request)
+        refusal = RequestError(
+            f"{request.method[:_SHOWN]} is not among the methods of {_shown(request.url.path)}: {', '.join(allowed)}",
+            code="method_not_allowed",
+            allowed=[*allowed],
+        )
+        return problem_answer(refusal, headers={"Allow": ", ".join(allowed)})
+    return problem_answer(RequestError(str(error.detail), field=None), headers=error.headers)
+
+
+async def _invalid_parameter(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    fault = error.errors()[0]
+    field = ".".join(str(step) for step in fault["loc"][1:]) or "body"
+    return problem_answer(RequestError(f"{field}: {fault['msg']}", field=field))
+
+
+async def _unforeseen(_request: Request, _error: Exception) -> Response:
+    return answer(problems.unforeseen(), 500, media_type=problems.MEDIA_TYPE)
+
+
+def _methods_at(request: Request) -> list[str]:
+    """Every method of the requested path: its routes have one each, and routing itself names but the first's."""
+    matching = (route for route in request.app.routes if isinstance(route, Route))
+    return sorted(
+        {
+            method
+            for route in matching
+            if route.path_regex.match(request.scope["path"])
+            for method in route.methods or ()
+        }
+    )
+
+
+def _shown(path: str) -> str:
+    return path if len(path) <= _SHOWN else path[:_SHOWN] + "…"
