@@ -46,31 +46,31 @@ class GgufdError(Exception):
 class RequestError(GgufdError):
     """The request is malformed: a field, a ratio, a pattern, a device that cannot be meant. Fact: `field`."""
 
-    codes = ("bad_request", "payload_too_large", "method_not_allowed", "not_acceptable", "unsupported_media_type")
+    codes: ClassVar[tuple[str, ...]] = ("bad_request", "payload_too_large", "method_not_allowed", "not_acceptable", "unsupported_media_type")
 
 
 class NotFoundError(RequestError):
     """Nothing of that name. A model path outside the roots gets the very same answer as a missing one."""
 
-    codes = ("not_found", "model_not_found", "handle_not_found", "architecture_not_found")
+    codes: ClassVar[tuple[str, ...]] = ("not_found", "model_not_found", "handle_not_found", "architecture_not_found")
 
 
 class AccessError(GgufdError):
     """The file system or a missing right forbids it."""
 
-    codes = ("forbidden", "permission_denied")
+    codes: ClassVar[tuple[str, ...]] = ("forbidden", "permission_denied")
 
 
 class ConflictError(GgufdError):
     """The request contradicts what is already there."""
 
-    codes = ("conflict", "idempotency_conflict", "in_use", "illegal_transition", "stale_plan")
+    codes: ClassVar[tuple[str, ...]] = ("conflict", "idempotency_conflict", "in_use", "illegal_transition", "stale_plan")
 
 
 class FileError(GgufdError):
     """The file is not a GGUF file we can trust. Facts: `file`, and `key` or `tensor`, `expected`, `found`."""
 
-    codes = (
+    codes: ClassVar[tuple[str, ...]] = (
         "bad_file",
         "empty_file",
         "bad_magic",
@@ -101,7 +101,7 @@ class FileError(GgufdError):
 class MetadataError(FileError):
     """The metadata or the set of tensors is not what the architecture needs."""
 
-    codes = (
+    codes: ClassVar[tuple[str, ...]] = (
         "bad_metadata",
         "missing_key",
         "wrong_key_type",
@@ -119,28 +119,28 @@ class MetadataError(FileError):
 class PlanError(GgufdError):
     """No legal plan exists. Facts: `architecture`, `capability`, `tensor`, `device`, as they apply."""
 
-    codes = ("impossible_plan", "unsupported_split", "unsupported_load_mode", "device_not_loadable")
+    codes: ClassVar[tuple[str, ...]] = ("impossible_plan", "unsupported_split", "unsupported_load_mode", "device_not_loadable")
 
 
 class CapacityError(GgufdError):
     """A device has too little memory. Facts: `devices`: a list of `{device, needed_bytes, free_bytes}`."""
 
-    codes = ("insufficient_memory",)
+    codes: ClassVar[tuple[str, ...]] = ("insufficient_memory",)
 
 
 class BusyError(GgufdError):
     """Not now. Fact: `retry_after_seconds`."""
 
-    codes = ("busy", "queue_full", "still_loading", "cooling_down", "shutting_down")
+    codes: ClassVar[tuple[str, ...]] = ("busy", "queue_full", "still_loading", "cooling_down", "shutting_down")
 
 
 class DeviceError(GgufdError):
     """A device failed. Facts: `device`, `operation`."""
 
-    codes = ("device_failed",)
+    codes: ClassVar[tuple[str, ...]] = ("device_failed",)
 
 
 class CancelledLoadError(GgufdError):
     """The handle was released before its load ended."""
 
-    codes = ("cancelled",)
+    codes: ClassVar[tuple[str, ...]] = ("cancelled",)

@@ -1,0 +1,181 @@
+"""Fragments of manifests that several families share.
+
+Each yields `Expected` tensors in the reference's order. Shapes are in GGUF order: a projection from `a` to `b` is
+`(a, b)`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+
+from app.architectures import roles
+from app.architectures.hparams import HParams
+from app.architectures.manifest import Expected, Names
+from app.architectures.roles import Role
+from app.ggml import BY_NAME
+
+Manifest = Callable[[HParams, Names], Iterator[Expected]]
+
+
+def need(role: Role, layer: int | None, *shape: int) -> Expected:
+    """A tensor without which the model does not load."""
+    return Expected(role=role, layer=layer, shape=shape)
+
+
+def may(role: Role, layer: int | None, *shape: int) -> Expected:
+    """A tensor the model may do without."""
+    return Expected(role=role, layer=layer, shape=shape, required=False)
+
+
+def tensor(role: Role, layer: int | None, *shape: int, required: bool) -> Expected:
+    """A tensor that is required if `required`."""
+    return Expected(role=role, layer=layer, shape=shape, required=required)
+
+
+def embedding(hp: HParams) -> Iterator[Expected]:
+    """The token embedding."""
+    yield need(roles.TOKEN_EMBD, None, hp.n_embd, hp.n_vocab)
+
+
+def output(hp: HParams, names: Names, *, norm: bool = True) -> Iterator[Expected]:
+    """The output norm and an output projection that may be the token embedding again."""
+    if norm:
+        yield need(roles.OUTPUT_NORM, None, hp.n_embd)
+    yield may(roles.OUTPUT, None, hp.n_embd, hp.n_vocab)
+    yield from tied(hp, names)
+
+
+def tied(hp: HParams, names: Names) -> Iterator[Expected]:
+    """The token embedding as output projection, where there is none of its own."""
+    if roles.OUTPUT.tensor_name() not in names:
+        yield Expected(role=roles.OUTPUT_TIED, layer=None, shape=(hp.n_embd, hp.n_vocab), copy=True)
+
+
+def untied_output(hp: HParams) -> Iterator[Expected]:
+    """The output norm and an output projection of its own."""
+    yield need(roles.OUTPUT_NORM, None, hp.n_embd)
+    yield need(roles.OUTPUT, None, hp.n_embd, hp.n_vocab)
+
+
+def qkv(
+    hp: HParams, names: Names, layer: int, n_q: int, n_k: int, n_v: int, *, required: bool = True
+) -> Iterator[Expected]:
+    """Query, key and value projections, fused or apart, with their optional biases.
+
+    A fused weight with separate biases is accepted, as in the reference.
+    """
+    fused = roles.ATTN_QKV
+    yield may(fused, layer, hp.n_embd, n_q + n_k + n_v)
+    biases = (
+        may(roles.ATTN_Q.bias, layer, n_q),
+        may(roles.ATTN_K.bias, layer, n_k),
+        may(roles.ATTN_V.bias, layer, n_v),
+    )
+    if fused.tensor_name(layer) in names:
+        yield may(fused.bias, layer, n_q + n_k + n_v)
+        if fused.bias.tensor_name(layer) not in names:
+            yield from biases
+        return
+    yield tensor(roles.ATTN_Q, layer, hp.n_embd, n_q, required=required)
+    yield tensor(roles.ATTN_K, layer, hp.n_embd, n_k, required=required)
+    yield tensor(roles.ATTN_V, layer, hp.n_embd, n_v, required=required)
+    yield from biases
+
+
+def rotary_factors(layer: int, n_rot: int, *factors: Role) -> Iterator[Expected]:
+    """Model-level rotary tables used by every layer: the first layer's is the tensor, the others' are copies of it."""
+    for role in factors:
+        yield Expected(role=role, layer=layer, shape=(n_rot // 2,), required=False, copy=layer != 0)
+
+
+def rotary_tables(hp: HParams, layer: int) -> Iterator[Expected]:
+    """The rotary tables a model's scaling asks for: long and short factors with LongRoPE, else frequencies."""
+    if hp.rope_scaling_type == "longrope":
+        yield from rotary_factors(layer, hp.n_rot(), roles.ROPE_FACTORS_LONG, roles.ROPE_FACTORS_SHORT)
+    else:
+        yield from rotary_factors(layer, hp.n_rot(), roles.ROPE_FREQS)
+
+
+def gated_ffn(hp: HParams, layer: int, n_ff: int, *, required: bool = True) -> Iterator[Expected]:
+    """A gated feed-forward: gate, down, up."""
+    yield tensor(roles.FFN_GATE, layer, hp.n_embd, n_ff, required=required)
+    yield tensor(roles.FFN_DOWN, layer, n_ff, hp.n_embd, required=required)
+    yield tensor(roles.FFN_UP, layer, hp.n_embd, n_ff, required=required)
+
+
+def experts(hp: HParams, layer: int, n_ff_exp: int, *, required: bool = True) -> Iterator[Expected]:
+    """Routed experts: gate, down, up, one matrix per expert along the third axis."""
+    shape_in, shape_out = (hp.n_embd, n_ff_exp, hp.n_expert), (n_ff_exp, hp.n_embd, hp.n_expert)
+    yield tensor(roles.FFN_GATE_EXPS, layer, *shape_in, required=required)
+    yield tensor(roles.FFN_DOWN_EXPS, layer, *shape_out, required=required)
+    yield tensor(roles.FFN_UP_EXPS, layer, *shape_in, required=required)
+
+
+def optional(expected: Iterable[Expected]) -> Iterator[Expected]:
+    """The same tensors, none of them required."""
+    for item in expected:
+        yield Expected(
+            role=item.role,
+            layer=item.layer,
+            shape=item.shape,
+            required=False,
+            copy=item.copy,
+            unused=item.unused,
+            reshaped=item.reshaped,
+            lazy=item.lazy,
+        )
+
+
+_SCALED = (
+    roles.ATTN_Q,
+    roles.ATTN_K,
+    roles.ATTN_V,
+    roles.ATTN_OUT,
+    roles.ATTN_QKV,
+    roles.ATTN_GATE,
+    roles.FFN_GATE,
+    roles.FFN_DOWN,
+    roles.FFN_UP,
+    roles.FFN_GATE_SHEXP,
+    roles.FFN_DOWN_SHEXP,
+    roles.FFN_UP_SHEXP,
+    roles.FFN_GATE_EXPS,
+    roles.FFN_DOWN_EXPS,
+    roles.FFN_UP_EXPS,
+    roles.SSM_IN,
+    roles.SSM_OUT,
+    roles.SSM_ALPHA,
+    roles.SSM_BETA,
+    roles.NEXTN_EH_PROJ,
+    roles.NEXTN_SHARED_HEAD_HEAD,
+)
+_PER_EXPERT = frozenset({roles.FFN_GATE_EXPS, roles.FFN_DOWN_EXPS, roles.FFN_UP_EXPS})
+
+
+def with_scales(manifest: Manifest) -> Manifest:
+    """A manifest followed by the optional `.scale` and `.input_scale` beside each weight it has.
+
+    Every architecture may carry them (NVFP4 files); the output's only beside an NVFP4 output.
+    """
+
+    @wraps(manifest)
+    def extended(hp: HParams, names: Names) -> Iterator[Expected]:
+        weights: set[str] = set()
+        expected_names: set[str] = set()
+        for expected in manifest(hp, names):
+            name = expected.name
+            expected_names.add(name)
+            if name in names and not expected.unused:
+                weights.add(name)
+            yield expected
+        for layer in range(hp.n_layer_all):
+            for suffix in ("scale", "input_scale"):
+                for role in _SCALED:
+                    companion = role.part(suffix)
+                    if role.tensor_name(layer) in weights and companion.tensor_name(layer) not in expected_names:
+                        yield may(companion, layer, hp.n_expert if role in _PER_EXPERT else 1)
+        output_weight = names.get(roles.OUTPUT.tensor_name())
+        if output_weight is not None and output_weight.type is BY_NAME["nvfp4"]:
+            for suffix in ("scale", "input_scale"):
+                yield may(roles.OUTPUT.part(suffix), None, 1)
+
+    return extended

@@ -1,0 +1,69 @@
+"""Gemma 3: five sliding-window layers to one full layer, post-norms, a large tied vocabulary."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from app.architectures import blocks, roles
+from app.architectures.blocks import may, need
+from app.architectures.common import RMS_EPSILON
+from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.hparams import HParam, HParams, Kind, RopeType, SwaType
+from app.architectures.manifest import Expected, Names
+from app.architectures.window import SLIDING_WINDOW, SWA_PATTERN, with_window
+
+
+def _derive(hp: HParams) -> HParams:
+    n_swa = hp.u32(SLIDING_WINDOW.key)
+    return with_window(hp, SwaType.STANDARD, n_swa, period=6) if n_swa else replace(hp, swa_type=SwaType.NONE)
+
+
+def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
+    yield from blocks.embedding(hp)
+    yield from blocks.output(hp, names)
+    # sentence-embedding heads of the embedding models built on it
+    yield may(roles.DENSE_2_OUT, None, hp.n_embd, hp.u32("dense_2_feat_out"))
+    yield may(roles.DENSE_3_OUT, None, hp.u32("dense_3_feat_in"), hp.n_embd)
+    n_head_k = hp.n_embd_head_k()
+    n_q = n_head_k * hp.n_head[0]
+    for layer in range(hp.n_layer):
+        yield need(roles.ATTN_NORM, layer, hp.n_embd)
+        yield from blocks.qkv(hp, names, layer, n_q, hp.n_embd_k_gqa(), hp.n_embd_v_gqa())
+        yield need(roles.ATTN_OUT, layer, n_q, hp.n_embd)
+        yield need(roles.ATTN_POST_NORM, layer, hp.n_embd)
+        yield need(roles.ATTN_K_NORM, layer, n_head_k)
+        yield need(roles.ATTN_Q_NORM, layer, n_head_k)
+        yield need(roles.FFN_NORM, layer, hp.n_embd)
+        yield need(roles.FFN_GATE, layer, hp.n_embd, hp.n_ff[0])
+        yield need(roles.FFN_UP, layer, hp.n_embd, hp.n_ff[0])
+        yield need(roles.FFN_DOWN, layer, hp.n_ff[0], hp.n_embd)
+        yield need(roles.FFN_POST_NORM, layer, hp.n_embd)
+
+
+ARCHITECTURE = Architecture(
+    name="gemma3",
+    hparams=(
+        SLIDING_WINDOW,
+        SWA_PATTERN,
+        HParam("rope.freq_base_swa", Kind.F32),
+        HParam("final_logit_softcapping", Kind.F32),
+        HParam("dense_2_feat_out"),
+        HParam("dense_3_feat_in"),
+        RMS_EPSILON,
+    ),
+    derive=_derive,
+    manifest=_manifest,
+    rope=RopeType.NEOX,
+    size_name=by_layers({18: "270M", 26: "1B", 32: "8B", 34: "4B", 48: "12B", 62: "27B"}),
+    example={
+        "context_length": 128,
+        "embedding_length": 128,
+        "block_count": 7,
+        "feed_forward_length": 256,
+        "attention.head_count": 4,
+        "attention.head_count_kv": 1,
+        "attention.key_length": 64,
+        "attention.value_length": 64,
+        "attention.sliding_window": 32,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+    },
+)

@@ -1,0 +1,84 @@
+"""The descriptor: everything ggufd knows of an architecture, as one value."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.architectures.hparams import HParam, HParams, RopeType
+from app.architectures.manifest import Expected, Names
+from app.architectures.split import NO_OVERRIDES, SplitOverrides
+
+UNKNOWN_SIZE = "?B"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """Membership questions, each asked by this name and answered in the architecture's own file.
+
+    `tensor_split`: may be split by tensor. `recurrent`: all layers keep a recurrent state; `hybrid`: some do.
+    `diffusion`: denoises whole sequences. `encoder`, `decoder`: has one. `draft`: proposes tokens for another model.
+    `q_gate`: Q carries a gate of its own width, so whole heads of Q are twice as wide. `v_follows_k`: in linear
+    attention V is laid out on the scale of K (k0 v0, k1 v1, k0 v2, …) and is cut in runs of K's width.
+    `linear_attention`: the layout of delta-rule layers (fused QKV, alpha, beta) applies to recurrent layers.
+    """
+
+    tensor_split: bool = True
+    recurrent: bool = False
+    hybrid: bool = False
+    diffusion: bool = False
+    encoder: bool = False
+    decoder: bool = True
+    draft: bool = False
+    q_gate: bool = False
+    v_follows_k: bool = False
+    linear_attention: bool = False
+
+
+def unknown_size(_hparams: HParams) -> str:
+    """The name of a size nobody has named."""
+    return UNKNOWN_SIZE
+
+
+def by_layers(names: Mapping[int, str]) -> Callable[[HParams], str]:
+    """A size name that follows from the number of layers alone."""
+
+    def size_name(hparams: HParams) -> str:
+        return names.get(hparams.n_layer, UNKNOWN_SIZE)
+
+    return size_name
+
+
+def as_read(hparams: HParams) -> HParams:
+    """Derive nothing beyond what every architecture derives."""
+    return hparams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """One architecture.
+
+    `hparams`: its keys beyond the common ones. `derive`: what follows from them (window patterns, recurrent layers);
+    raises MetadataError on contradictions. `manifest`: every tensor it may have, given the hyperparameters and the
+    names that are in the file, in the reference's order. `rope`: rotary type, fixed or following from hyperparameters.
+    `split`: exceptions to the standard rules, fixed or following. `example`: small metadata without the prefix, from
+    which tests build a file. `refused`: why a model of this architecture is known and never loaded.
+    """
+
+    name: str
+    capabilities: Capabilities = Capabilities()
+    hparams: tuple[HParam, ...] = ()
+    derive: Callable[[HParams], HParams] = as_read
+    manifest: Callable[[HParams, Names], Iterator[Expected]]
+    rope: RopeType | Callable[[HParams], RopeType] = RopeType.NORM
+    size_name: Callable[[HParams], str] = unknown_size
+    split: SplitOverrides | Callable[[HParams], SplitOverrides] = NO_OVERRIDES
+    example: Mapping[str, Any]
+    refused: str | None = None
+
+    def rope_type(self, hparams: HParams) -> RopeType:
+        """How this model's rotary positions pair values."""
+        return self.rope if isinstance(self.rope, RopeType) else self.rope(hparams)
+
+    def split_overrides(self, hparams: HParams) -> SplitOverrides:
+        """This model's exceptions to the rules of the split."""
+        return self.split if isinstance(self.split, SplitOverrides) else self.split(hparams)

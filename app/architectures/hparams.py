@@ -1,0 +1,363 @@
+"""Hyperparameters: which keys a model of an architecture has, and what follows from them.
+
+A catalog file declares its keys as `HParam`s; `COMMON` are the keys every architecture shares. `resolve` reads them
+from a file's metadata, checks types, forms and bounds, and makes one frozen `HParams`. Names, defaults and bounds are
+the reference's (`llama_hparams`, `llama_model_base::load_hparams`); where it aborts, this raises a typed error.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Final
+
+from app.errors import MetadataError
+from app.modelfile.types import ArrayValue, KeyValue, ValueType
+
+MAX_LAYERS: Final = 512  # LLAMA_MAX_LAYERS
+MAX_EXPERTS: Final = 1024  # LLAMA_MAX_EXPERTS
+
+Value = int | float | bool | str | tuple[int | float | bool, ...]
+
+
+class Kind(Enum):
+    """The type a key must have; the reference refuses any other."""
+
+    U32 = ValueType.U32
+    F32 = ValueType.F32
+    BOOL = ValueType.BOOL
+    STRING = ValueType.STRING
+
+
+class Form(Enum):
+    """What may stand under a key.
+
+    `SCALAR`: one value. `PER_LAYER`: one value for all layers, or an array with one per block. `ARRAY`: an array of at
+    most 512; with anything else under the key, an optional one counts as absent, as in the reference.
+    `SECTIONS`: one value for, or an array of exactly, four rotary sections. `LABELS`: an array of strings, of which
+    only the length counts. `EITHER`: a scalar or an array of any length up to 512.
+    """
+
+    SCALAR = "scalar"
+    PER_LAYER = "per layer"
+    ARRAY = "array"
+    SECTIONS = "sections"
+    LABELS = "labels"
+    EITHER = "either"
+
+
+class SwaType(IntEnum):
+    """The shape of a sliding window (`llama_swa_type`)."""
+
+    NONE = 0
+    STANDARD = 1
+    CHUNKED = 2
+    SYMMETRIC = 3
+
+
+class RopeType(IntEnum):
+    """How rotary positions pair the values of a head (`llama_rope_type`)."""
+
+    NONE = -1
+    NORM = 0
+    NEOX = 2
+    MROPE = 8
+    VISION = 24
+    IMROPE = 40
+
+
+@dataclass(frozen=True, slots=True)
+class HParam:
+    """One key of the metadata, without the `<architecture>.` in front.
+
+    `default` is None where the absence itself means something; `minimum` and `maximum` bound each value.
+    """
+
+    key: str
+    kind: Kind = Kind.U32
+    form: Form = Form.SCALAR
+    required: bool = False
+    default: int | float | bool | str | None = None
+    minimum: int | None = None
+    maximum: int | None = None
+    choices: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HParams:
+    """Everything a model's shape follows from. Per-layer tuples have `n_layer_all` entries, NextN layers included.
+
+    `values` holds every declared key by its name without the prefix (None where absent and without a default);
+    the fields hold what the reference derives, under its names. Lengths are in elements.
+    """
+
+    arch: str
+    values: Mapping[str, Value | None] = field(repr=False)
+    n_vocab: int
+    n_token_types: int = 0
+    n_ctx_train: int
+    n_embd: int
+    n_layer_all: int
+    n_layer_nextn: int
+    n_expert: int
+    n_expert_used: tuple[int, ...]
+    n_head: tuple[int, ...]
+    n_head_kv: tuple[int, ...]
+    n_ff: tuple[int, ...]
+    n_ff_exp: tuple[int, ...]
+    n_embd_head_k_full: int
+    n_embd_head_v_full: int
+    n_embd_head_k_swa: int
+    n_embd_head_v_swa: int
+    n_rot_full: int
+    n_rot_swa: int
+    is_swa: tuple[bool, ...]
+    is_recr: tuple[bool, ...]
+    swa_type: SwaType = SwaType.NONE
+    n_swa: int = 0
+    n_layer_kv_from_start: int = -1
+    causal_attn: bool = True
+    use_alibi: bool = False
+    rope_scaling_type: str = "linear"
+    n_cls_out: int = 1
+    n_embd_inp_impl: int = 0
+    n_embd_out_impl: int = 0
+    n_deepstack_layers: int = 0
+    n_embd_head_k_mla: int = 0
+    n_embd_head_v_mla: int = 0
+    ssm_d_conv: int = 0
+    ssm_d_inner: int = 0
+    ssm_d_state: int = 0
+    ssm_dt_rank: int = 0
+    ssm_n_group: int = 0
+    wkv_head_size: int = 0
+    token_shift_count: int = 2
+    n_shortconv_l_cache: int = 0
+    n_embd_head_kda: int = 0
+    n_embd_head_la: int = 0
+
+    def u32(self, key: str) -> int:
+        """The value of a declared whole-number key; 0 where it is absent and has no default."""
+        value = self.values[key]
+        assert value is None or isinstance(value, int)
+        return value or 0
+
+    def given(self, key: str) -> bool:
+        """Whether the file has the declared key (in a form that counts)."""
+        return self.values[key] is not None
+
+    def array(self, key: str) -> tuple[int, ...] | None:
+        """The whole numbers of a declared array key, or None where it is absent or a scalar."""
+        value = self.values[key]
+        return tuple(int(element) for element in value) if isinstance(value, tuple) else None
+
+    def number(self, key: str) -> float:
+        """The value of a declared floating-point key; 0.0 where it is absent and has no default."""
+        value = self.values[key]
+        assert not isinstance(value, str | tuple)
+        return float(value or 0.0)
+
+    @property
+    def n_layer(self) -> int:
+        """Layers of the trunk: without NextN layers."""
+        return self.n_layer_all - self.n_layer_nextn
+
+    @property
+    def is_mla(self) -> bool:
+        """Whether attention is multi-head latent attention: keys and values expand from one compressed vector."""
+        return self.n_embd_head_k_mla != 0 and self.n_embd_head_v_mla != 0
+
+    def n_embd_head_k(self, layer: int = 0) -> int:
+        """Head size of K (and Q) in `layer`."""
+        return self.n_embd_head_k_swa if self.is_swa[layer] else self.n_embd_head_k_full
+
+    def n_embd_head_v(self, layer: int = 0) -> int:
+        """Head size of V in `layer`."""
+        return self.n_embd_head_v_swa if self.is_swa[layer] else self.n_embd_head_v_full
+
+    def n_rot(self, layer: int = 0) -> int:
+        """Rotary dimensions in `layer`."""
+        return self.n_rot_swa if self.is_swa[layer] else self.n_rot_full
+
+    def n_gqa(self, layer: int = 0) -> int:
+        """Query heads per key head in `layer`; 0 where there are no key heads."""
+        kv = self.n_head_kv[layer]
+        return self.n_head[layer] // kv if kv else 0
+
+    def n_embd_k_gqa(self, layer: int = 0) -> int:
+        """Width of K over all its heads in `layer`."""
+        return self.n_embd_head_k(layer) * self.n_head_kv[layer]
+
+    def n_embd_v_gqa(self, layer: int = 0) -> int:
+        """Width of V over all its heads in `layer`."""
+        return self.n_embd_head_v(layer) * self.n_head_kv[layer]
+
+    def has_kv(self, layer: int) -> bool:
+        """Whether `layer` has keys and values of its own."""
+        return self.n_layer_kv_from_start < 0 or layer < self.n_layer_kv_from_start
+
+    @property
+    def n_embd_inp(self) -> int:
+        """Width of an input embedding."""
+        return self.n_embd_inp_impl or self.n_embd * (1 + self.n_deepstack_layers)
+
+    @property
+    def n_embd_out(self) -> int:
+        """Width of an output embedding."""
+        return self.n_embd_out_impl or self.n_embd
+
+    @property
+    def n_embd_r(self) -> int:
+        """Elements of one sequence's convolution (or token-shift) state in a recurrent layer."""
+        if self.wkv_head_size:
+            return self.token_shift_count * self.n_embd
+        if self.n_shortconv_l_cache:
+            return self.n_embd * (self.n_shortconv_l_cache - 1)
+        if self.n_embd_head_kda:
+            return 3 * (self.ssm_d_conv - 1 if self.ssm_d_conv else 3) * self.n_head[0] * self.n_embd_head_kda
+        return max(self.ssm_d_conv - 1, 0) * (self.ssm_d_inner + 2 * self.ssm_n_group * self.ssm_d_state)
+
+    @property
+    def n_embd_s(self) -> int:
+        """Elements of one sequence's recurrent state in a recurrent layer."""
+        if self.wkv_head_size:
+            return self.n_embd * self.wkv_head_size
+        for head in (self.n_embd_head_kda, self.n_embd_head_la):
+            if head:
+                return head * head * self.n_head[0]
+        return self.ssm_d_state * self.ssm_d_inner
+
+
+def layers_where(n_layer: int, n_layer_all: int, period: int, *, dense_first: bool = False) -> tuple[bool, ...]:
+    """The periodic pattern of sliding-window (or recurrent) layers: every `period`-th of the trunk is dense.
+
+    `period` 0: all are set; 1: none. With `dense_first` the first of each period is the dense one, else the last.
+    NextN layers are never set (`llama_hparams::set_swa_pattern`).
+    """
+    if dense_first:
+        trunk = [period == 0 or layer % period != 0 for layer in range(n_layer)]
+    else:
+        trunk = [period == 0 or layer % period < period - 1 for layer in range(n_layer)]
+    return tuple(trunk) + (False,) * (n_layer_all - n_layer)
+
+
+def read_values(
+    arch: str, declared: Sequence[HParam], metadata: Mapping[str, KeyValue], n_layer_all: int
+) -> dict[str, Value | None]:
+    """Every declared key's value, checked. Raises MetadataError: missing_key, wrong_key_type or bad_value."""
+    return {param.key: _read(f"{arch}.{param.key}", param, metadata, n_layer_all) for param in declared}
+
+
+def _read(key: str, param: HParam, metadata: Mapping[str, KeyValue], n_layer_all: int) -> Value | None:
+    entry = metadata.get(key)
+    if entry is not None and param.form is Form.ARRAY and entry.type is not ValueType.ARRAY:
+        if param.required:
+            raise _wrong_type(key, "an array", entry)
+        entry = None
+    if entry is None:
+        if param.required:
+            raise MetadataError(f"{key} is missing", code="missing_key", key=key)
+        if param.default is None or param.form is not Form.PER_LAYER:
+            return param.default
+        assert not isinstance(param.default, str)
+        return (param.default,) * n_layer_all
+    if param.form is Form.LABELS:
+        return _labels(key, entry)
+    if isinstance(entry.value, ArrayValue):
+        return _array(key, param, entry, entry.value, n_layer_all)
+    value = _scalar(key, param, entry)
+    if param.form is Form.PER_LAYER:
+        assert not isinstance(value, str)
+        return (value,) * n_layer_all
+    return value
+
+
+def _scalar(key: str, param: HParam, entry: KeyValue) -> int | float | bool | str:
+    if entry.type is not param.kind.value:
+        raise _wrong_type(key, param.kind.value.name.lower(), entry)
+    value = entry.value
+    assert not isinstance(value, ArrayValue)
+    if param.choices is not None and value not in param.choices:
+        raise MetadataError(
+            f"{key} is {str(value)[:60]!r}, expected one of {', '.join(param.choices)}",
+            code="bad_value",
+            key=key,
+            expected=", ".join(param.choices),
+            found=str(value)[:60],
+        )
+    if not isinstance(value, str):
+        _check_bounds(key, param, value)
+    return value
+
+
+_ELEMENT_TYPES: Final = {
+    Kind.U32: (ValueType.U32, ValueType.I32),
+    Kind.F32: (ValueType.F32,),
+    Kind.BOOL: (ValueType.BOOL,),
+}
+
+
+def _array(key: str, param: HParam, entry: KeyValue, array: ArrayValue, n_layer_all: int) -> tuple[int | float, ...]:
+    exact = {Form.PER_LAYER: n_layer_all, Form.SECTIONS: 4}.get(param.form)
+    if param.form is Form.SCALAR or param.kind is Kind.STRING:
+        raise _wrong_type(key, param.kind.value.name.lower(), entry)
+    allowed = _ELEMENT_TYPES[param.kind]
+    if param.kind is Kind.U32:
+        allowed = (*allowed, ValueType.BOOL)
+    if array.element_type not in allowed:
+        raise _wrong_type(key, f"an array of {param.kind.value.name.lower()}", entry)
+    if exact is not None and array.count != exact:
+        raise MetadataError(
+            f"{key} has {array.count} elements, expected {exact}, one per block"
+            if param.form is Form.PER_LAYER
+            else f"{key} has {array.count} elements, expected {exact}",
+            code="bad_value",
+            key=key,
+            expected=exact,
+            found=array.count,
+        )
+    if array.count > MAX_LAYERS or array.elements is None:
+        raise MetadataError(
+            f"{key} has {array.count} elements, more than the limit of {MAX_LAYERS}",
+            code="bad_value",
+            key=key,
+            expected=MAX_LAYERS,
+            found=array.count,
+        )
+    elements: list[int | float] = []
+    for element in array.elements:
+        assert not isinstance(element, str)
+        if param.kind is Kind.U32 and element < 0 and param.minimum is None:
+            raise MetadataError(
+                f"{key} holds {element}, expected no negative value",
+                code="bad_value",
+                key=key,
+                expected="at least 0",
+                found=element,
+            )
+        _check_bounds(key, param, element)
+        elements.append(int(element) if param.kind is Kind.U32 else element)
+    return tuple(elements)
+
+
+def _labels(key: str, entry: KeyValue) -> int:
+    if not isinstance(entry.value, ArrayValue) or entry.value.element_type is not ValueType.STRING:
+        raise _wrong_type(key, "an array of string", entry)
+    return entry.value.count
+
+
+def _check_bounds(key: str, param: HParam, value: int | float) -> None:
+    if (param.minimum is not None and value < param.minimum) or (param.maximum is not None and value > param.maximum):
+        low = param.minimum if param.minimum is not None else 0
+        expected = f"{low} to {param.maximum}" if param.maximum is not None else f"at least {low}"
+        raise MetadataError(
+            f"{key} is {value}, expected {expected}", code="bad_value", key=key, expected=expected, found=value
+        )
+
+
+def _wrong_type(key: str, expected: str, entry: KeyValue) -> MetadataError:
+    found = entry.type.name.lower()
+    if isinstance(entry.value, ArrayValue):
+        found = f"an array of {entry.value.element_type.name.lower()}"
+    return MetadataError(
+        f"{key} is {found}, expected {expected}", code="wrong_key_type", key=key, expected=expected, found=found
+    )

@@ -1,0 +1,131 @@
+"""What a file is: its architecture, its hyperparameters, the facts that follow."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from app.architectures.blocks import with_scales
+from app.architectures.common import resolve_common
+from app.architectures.descriptor import Architecture
+from app.architectures.hparams import HParams
+from app.architectures.manifest import Comparison, compare
+from app.architectures.registry import Catalog
+from app.errors import MetadataError
+from app.modelfile.types import KeyValue, ModelFile, ValueType
+
+
+@dataclass(frozen=True)
+class Understanding:
+    """A file with its architecture and hyperparameters. Its tensors have not been judged: see `comparison`."""
+
+    model: ModelFile
+    architecture: Architecture
+    hparams: HParams
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """The file's tensors held against the architecture's manifest."""
+        manifest = with_scales(self.architecture.manifest)
+        return compare(self.model.by_name, manifest(self.hparams, self.model.by_name))
+
+    def facts(self) -> dict[str, Any]:
+        """The model's facts as JSON, under the reference's names; flags are 0 or 1."""
+        hp, capabilities = self.hparams, self.architecture.capabilities
+        scalars: dict[str, Any] = {
+            "arch": self.architecture.name,
+            "type": self.architecture.size_name(hp),
+            "n_bytes": self.model.n_bytes,
+            "n_params": self.model.n_params,
+            "rope_type": int(self.architecture.rope_type(hp)),
+            "n_layer_all": hp.n_layer_all,
+            "n_layer": hp.n_layer,
+            "n_layer_nextn": hp.n_layer_nextn,
+            "n_embd": hp.n_embd,
+            "n_ctx_train": hp.n_ctx_train,
+            "n_expert": hp.n_expert,
+            "swa_type": int(hp.swa_type),
+            "n_swa": hp.n_swa,
+            "n_embd_inp": hp.n_embd_inp,
+            "n_embd_out": hp.n_embd_out,
+            "n_vocab": hp.n_vocab,
+            "is_mla": int(hp.is_mla),
+            "use_alibi": int(hp.use_alibi),
+            "causal_attn": int(hp.causal_attn),
+            "is_recurrent": int(capabilities.recurrent),
+            "is_hybrid": int(capabilities.hybrid),
+            "is_diffusion": int(capabilities.diffusion),
+            "supports_sm_tensor": int(capabilities.tensor_split),
+            "has_encoder": int(capabilities.encoder),
+            "has_decoder": int(capabilities.decoder),
+            "n_embd_r": hp.n_embd_r,
+            "n_embd_s": hp.n_embd_s,
+        }
+        per_layer: Mapping[str, Callable[[int], int]] = {
+            "n_head": hp.n_head.__getitem__,
+            "n_head_kv": hp.n_head_kv.__getitem__,
+            "n_ff": hp.n_ff.__getitem__,
+            "n_embd_head_k": hp.n_embd_head_k,
+            "n_embd_head_v": hp.n_embd_head_v,
+            "n_embd_k_gqa": hp.n_embd_k_gqa,
+            "n_embd_v_gqa": hp.n_embd_v_gqa,
+            "n_rot": hp.n_rot,
+            "is_swa": hp.is_swa.__getitem__,
+            "is_recr": hp.is_recr.__getitem__,
+            "has_kv": hp.has_kv,
+        }
+        layers = range(hp.n_layer_all)
+        return scalars | {name: [int(of(layer)) for layer in layers] for name, of in per_layer.items()}
+
+
+def understand(model: ModelFile, catalog: Catalog) -> Understanding:
+    """Look up what `model` is and read its hyperparameters.
+
+    Raises MetadataError: not_a_model (a projector, an adapter), no_tensors (a vocabulary alone),
+    unsupported_architecture, missing_key, wrong_key_type, bad_value.
+    """
+    name = _string(model.metadata, "general.architecture")
+    kind = _string(model.metadata, "general.type")
+    if kind == "mmproj":
+        raise _not_a_model("a multimodal projector (general.type is 'mmproj')", "general.type")
+    if kind == "adapter":
+        raise _not_a_model("an adapter (LoRA), which is applied to a model and is none itself", "general.type")
+    architecture = catalog.get(name)
+    if architecture.refused is not None:
+        raise _not_a_model(architecture.refused, "general.architecture")
+    if not model.tensors:
+        raise MetadataError("the file has metadata and no tensors: a vocabulary, not a model", code="no_tensors")
+    file_type = model.metadata.get("general.file_type")
+    if file_type is not None and file_type.type is not ValueType.U32:
+        raise MetadataError(
+            f"general.file_type is {file_type.type.name.lower()}, expected u32",
+            code="wrong_key_type",
+            key="general.file_type",
+            expected="u32",
+            found=file_type.type.name.lower(),
+        )
+    return Understanding(model, architecture, resolve(architecture, model.metadata))
+
+
+def resolve(architecture: Architecture, metadata: Mapping[str, KeyValue]) -> HParams:
+    """The hyperparameters of a model of `architecture`. Raises MetadataError as `understand` does."""
+    hparams = resolve_common(architecture.name, metadata, architecture.hparams)
+    if architecture.capabilities.recurrent:
+        hparams = replace(hparams, is_recr=(True,) * hparams.n_layer_all)
+    return architecture.derive(hparams)
+
+
+def _string(metadata: Mapping[str, KeyValue], key: str) -> str:
+    entry = metadata.get(key)
+    if entry is None:
+        return ""
+    if entry.type is not ValueType.STRING:
+        found = entry.type.name.lower()
+        raise MetadataError(
+            f"{key} is {found}, expected string", code="wrong_key_type", key=key, expected="string", found=found
+        )
+    return str(entry.value).strip()
+
+
+def _not_a_model(what: str, key: str) -> MetadataError:
+    return MetadataError(f"the file is not a model: it is {what}", code="not_a_model", key=key)

@@ -1,0 +1,260 @@
+"""The pipeline: the only place that knows the order of the stages."""
+
+from collections.abc import Sequence
+
+from app.architectures.split import SplitOverrides
+from app.architectures.understanding import Understanding
+from app.errors import PlanError
+from app.modelfile.types import TensorInfo
+from app.planner.allocation import allocate, describe
+from app.planner.classification import Peers, classify, peers_by_layer
+from app.planner.granularity import granulate
+from app.planner.placement import Overrides, assign_units, home_of
+from app.planner.plan import (
+    HOST,
+    MAX_DEVICES,
+    Axis,
+    Classified,
+    DeviceTotal,
+    PlannedSegment,
+    PlannedTensor,
+    Policy,
+    SplitAxis,
+    SplitMode,
+    SplitPlan,
+    SplitTargets,
+    Why,
+)
+from app.planner.policy import decide_policy
+from app.planner.rotation import Rotations
+from app.planner.segmentation import SplitContext, segment
+
+
+def plan_split(understanding: Understanding, targets: SplitTargets) -> SplitPlan:
+    """Decide for every tensor where it lives and where it is cut, with the reason of every decision.
+
+    Raises PlanError (unsupported_split, impossible_plan), or MetadataError where the file's tensors are not the
+    architecture's.
+    """
+    refuse_unsplittable(understanding, targets)
+    classified = classify(understanding.comparison)
+    units = assign_units(understanding.hparams.n_layer_all, targets)
+    overrides = Overrides(targets.overrides)
+    splitter = Splitter(understanding, targets, peers_by_layer(classified))
+    tensors: list[PlannedTensor] = []
+    placed: set[tuple[str, str | None]] = set()
+    for item in classified:
+        home, where = home_of(item, units)
+        override = overrides.device_for(item.tensor.name)
+        if override is not None:
+            home, where = override.device, f"override {override.pattern!r}"
+        # a copy is one only where the tensor is not already
+        if item.copy and (item.tensor.name, home) in placed:
+            continue
+        placed.add((item.tensor.name, home))
+        tensors.append(splitter.split(item) if home is None else _whole(item, home, where, targets))
+    warnings = (*understanding.model.warnings, *_unused(understanding), *units.warnings, *overrides.warnings())
+    return SplitPlan(
+        mode=targets.mode,
+        devices=targets.devices,
+        tensors=tuple(tensors),
+        caches=(),
+        totals=_totals(tensors, targets),
+        warnings=warnings,
+    )
+
+
+def refuse_unsplittable(understanding: Understanding, targets: SplitTargets) -> None:
+    """Refuse what the mode cannot do with this architecture or these devices, before anything is decided."""
+    if targets.mode is SplitMode.ROW:
+        raise PlanError(
+            "row mode needs devices with split buffers, and no device here has them",
+            code="unsupported_split",
+            capability="split_buffer",
+        )
+    if targets.mode is not SplitMode.TENSOR:
+        return
+    if len(targets.devices) > MAX_DEVICES:
+        raise PlanError(
+            f"a model can be split by tensor over at most {MAX_DEVICES} devices, not {len(targets.devices)}",
+            code="unsupported_split",
+            expected=MAX_DEVICES,
+            found=len(targets.devices),
+        )
+    architecture = understanding.architecture
+    if not architecture.capabilities.tensor_split:
+        raise PlanError(
+            f"models of architecture {architecture.name} cannot be split by tensor",
+            code="unsupported_split",
+            architecture=architecture.name,
+            capability="tensor_split",
+        )
+
+
+class Splitter:
+    """Stages 2 to 5 for one model and one set of devices."""
+
+    def __init__(self, understanding: Understanding, targets: SplitTargets, peers: dict[int | None, Peers]) -> None:
+        self._hparams = understanding.hparams
+        self._capabilities = understanding.architecture.capabilities
+        self._overrides: SplitOverrides = understanding.architecture.split_overrides(self._hparams)
+        self._peers = peers
+        self._n_devices = len(targets.devices)
+        self._weights: Sequence[float] = targets.tensor_split or ()
+        self._rotations = Rotations(self._hparams, self._n_devices)
+
+    def split(self, item: Classified) -> PlannedTensor:
+        """One tensor that belongs to all devices, cut or mirrored."""
+        policy = decide_policy(
+            item, self._peers[item.layer], self._overrides, self._rotations.of(item.tensor, item.layer)
+        )
+        if policy.axis == "mirrored":
+            return self._mirrored(item, policy)
+        if policy.axis == "partial":
+            return self._partial(item, policy)
+        return self._cut(item, policy, policy.axis)
+
+    def _cut(self, item: Classified, policy: Policy, axis: SplitAxis) -> PlannedTensor:
+        tensor = item.tensor
+        anchor = policy.anchor or tensor
+        context = SplitContext(
+            tensor=item,
+            axis=axis,
+            extent=tensor.shape[axis] if axis < len(tensor.shape) else 1,
+            block_size=anchor.type.block_size,
+            n_devices=self._n_devices,
+            hparams=self._hparams,
+            capabilities=self._capabilities,
+        )
+        segments, why_segments = segment(context, self._overrides)
+        steps, why_steps = granulate(context, segments, self._overrides)
+        planned = tuple(
+            PlannedSegment(allocate(part.extent, step, self._weights, self._n_devices, policy.rotation), part.repeats)
+            for part, step in zip(segments, steps, strict=True)
+        )
+        shares = [sum(part.extents[d] * part.repeats for part in planned) for d in range(self._n_devices)]
+        why = Why(
+            policy=policy.reason,
+            segmentation=why_segments,
+            granularity=why_steps,
+            allocation="; ".join(
+                describe(part.extent, cut.extents, step, self._weights, policy.rotation)
+                for part, cut, step in zip(segments, planned, steps, strict=True)
+            ),
+        )
+        return _belongs_to_all(
+            item, policy, axis, planned, steps, tuple(_slice_bytes(tensor, axis, n) for n in shares), why
+        )
+
+    def _mirrored(self, item: Classified, policy: Policy) -> PlannedTensor:
+        whole = (item.tensor.nbytes,) * self._n_devices
+        return _belongs_to_all(item, policy, "mirrored", (), (), whole, Why(policy=policy.reason))
+
+    def _partial(self, item: Classified, policy: Policy) -> PlannedTensor:
+        """Whole on every device; its extents are the shares of the tensor into whose sums it goes."""
+        anchor_role = self._overrides.policy.get(item.role)
+        source = self.split(self._anchor_of(item, policy))
+        assert anchor_role is None or anchor_role.axis == "partial"
+        shares = tuple(sum(part.extents[d] * part.repeats for part in source.segments) for d in range(self._n_devices))
+        why = Why(
+            policy=policy.reason,
+            allocation=f"shares of {source.name}: {'/'.join(map(str, shares))}; the bytes are whole on every device",
+        )
+        whole = (item.tensor.nbytes,) * self._n_devices
+        return _belongs_to_all(item, policy, "partial", (PlannedSegment(shares, 1),), (), whole, why)
+
+    def _anchor_of(self, item: Classified, policy: Policy) -> Classified:
+        anchor = policy.anchor
+        for role, tensor in self._peers[item.layer].by_role.items():
+            if tensor is anchor and tensor is not item.tensor:
+                return Classified(tensor=tensor, role=role, layer=item.layer)
+        raise PlanError(
+            f"{item.tensor.name} cannot be split: the tensor it is added to is not in its layer",
+            code="unsupported_split",
+            tensor=item.tensor.name,
+        )
+
+
+def _belongs_to_all(
+    item: Classified,
+    policy: Policy,
+    axis: Axis,
+    segments: tuple[PlannedSegment, ...],
+    steps: tuple[int, ...],
+    bytes_per_device: tuple[int, ...],
+    why: Why,
+) -> PlannedTensor:
+    tensor = item.tensor
+    return PlannedTensor(
+        name=tensor.name,
+        type=tensor.type,
+        shape=tensor.shape,
+        nbytes=tensor.nbytes,
+        role=str(item.role),
+        layer=item.layer,
+        device=None,
+        axis=axis,
+        segments=segments,
+        granularity=steps,
+        rotation=policy.rotation,
+        bytes_per_device=bytes_per_device,
+        why=why,
+        source=tensor,
+    )
+
+
+def _whole(item: Classified, home: str, where: str, targets: SplitTargets) -> PlannedTensor:
+    tensor = item.tensor
+    return PlannedTensor(
+        name=tensor.name,
+        type=tensor.type,
+        shape=tensor.shape,
+        nbytes=tensor.nbytes,
+        role=str(item.role),
+        layer=item.layer,
+        device=home,
+        axis=None,
+        segments=(),
+        granularity=(),
+        rotation=0,
+        bytes_per_device=tuple(tensor.nbytes if device.name == home else 0 for device in targets.devices),
+        why=Why(policy=where),
+        source=tensor,
+    )
+
+
+def _slice_bytes(tensor: TensorInfo, axis: int, share: int) -> int:
+    extent = tensor.shape[axis] if axis < len(tensor.shape) else 1
+    if extent == 0:
+        return 0
+    return tensor.nbytes * share // extent
+
+
+def _totals(tensors: Sequence[PlannedTensor], targets: SplitTargets) -> tuple[DeviceTotal, ...]:
+    names = [device.name for device in targets.devices]
+    sums = dict.fromkeys(names, 0)
+    host_bytes, host_used = 0, False
+    for tensor in tensors:
+        if tensor.device == HOST and HOST not in sums:
+            host_bytes += tensor.nbytes
+            host_used = True
+        for name, nbytes in zip(names, tensor.bytes_per_device, strict=True):
+            sums[name] += nbytes
+    totals = [
+        DeviceTotal(name=device.name, weights_bytes=sums[device.name], cache_bytes=0, free_bytes=device.free_bytes)
+        for device in targets.devices
+    ]
+    if host_used:
+        totals.append(
+            DeviceTotal(name=HOST, weights_bytes=host_bytes, cache_bytes=0, free_bytes=targets.host.free_bytes)
+        )
+    return tuple(totals)
+
+
+def _unused(understanding: Understanding) -> tuple[str, ...]:
+    unused = understanding.comparison.unused
+    if not unused:
+        return ()
+    nbytes = sum(tensor.nbytes for tensor in unused)
+    names = ", ".join(tensor.name for tensor in unused[:3]) + (", …" if len(unused) > 3 else "")
+    return (f"{len(unused)} tensors ({nbytes} bytes) are in the file and nothing uses them: {names}",)
