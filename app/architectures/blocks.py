@@ -159,19 +159,21 @@ def with_scales(manifest: Manifest) -> Manifest:
 
     @wraps(manifest)
     def extended(hp: HParams, names: Names) -> Iterator[Expected]:
+        if not any(name.endswith("scale") for name in names):
+            yield from manifest(hp, names)
+            return
         weights: set[str] = set()
-        expected_names: set[str] = set()
+        own: set[str] = set()
         for expected in manifest(hp, names):
-            name = expected.name
-            expected_names.add(name)
-            if name in names and not expected.unused:
-                weights.add(name)
+            own.add(expected.name)
+            if not expected.unused:
+                weights.add(expected.name)
             yield expected
         for layer in range(hp.n_layer_all):
             for suffix in ("scale", "input_scale"):
                 for role in _SCALED:
-                    companion = role.part(suffix)
-                    if role.tensor_name(layer) in weights and companion.tensor_name(layer) not in expected_names:
+                    weight, companion = role.tensor_name(layer), role.part(suffix)
+                    if weight in names and weight in weights and companion.tensor_name(layer) not in own:
                         yield may(companion, layer, hp.n_expert if role in _PER_EXPERT else 1)
         output_weight = names.get(roles.OUTPUT.tensor_name())
         if output_weight is not None and output_weight.type is BY_NAME["nvfp4"]:

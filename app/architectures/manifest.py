@@ -107,13 +107,14 @@ def compare(tensors: Mapping[str, TensorInfo], manifest: Iterable[Expected]) -> 
     first_problem: Expected | None = None
     known: set[str] = set()
     for expected in manifest:
-        tensor = tensors.get(expected.name)
+        name = expected.name
+        tensor = tensors.get(name)
         if tensor is None:
             if expected.required:
                 missing.append(expected)
                 first_problem = first_problem or expected
             continue
-        known.add(tensor.name)
+        known.add(name)
         match = Match(tensor=tensor, expected=expected)
         if _same_shape(tensor, expected):
             matches.append(match)

@@ -45,7 +45,7 @@ class Role:
     `scale`, `input_scale`, … or empty. `str(role)` is what a plan shows: `attn_q`, `attn_q.bias`.
     """
 
-    __slots__ = ("_parts", "label", "layer_class", "op", "stem", "suffix")
+    __slots__ = ("_after", "_before", "_parts", "label", "layer_class", "op", "stem", "suffix")
 
     def __init__(self, label: str, stem: str, layer_class: LayerClass, op: Op, suffix: str = "weight") -> None:
         self.label: Final = label
@@ -54,6 +54,12 @@ class Role:
         self.op: Final = op
         self.suffix: Final = suffix
         self._parts: dict[str, Role] = {}
+        # a plan names thousands of tensors: the name is two halves around the layer, joined without formatting
+        self._before, numbered, after = stem.partition("{}")
+        end = after + (f".{suffix}" if suffix else "")
+        self._after: str | None = end if numbered else None
+        if not numbered:
+            self._before += end
 
     def part(self, suffix: str, label: str | None = None) -> Role:
         """The companion of this role under another suffix; the same object each time.
@@ -87,8 +93,7 @@ class Role:
 
     def tensor_name(self, layer: int | None = None) -> str:
         """The tensor's name in the file, for `layer` where the stem has a place for it."""
-        name = self.stem.format(layer)
-        return f"{name}.{self.suffix}" if self.suffix else name
+        return self._before if self._after is None else f"{self._before}{layer}{self._after}"
 
     def __str__(self) -> str:
         return self.label

@@ -1,6 +1,7 @@
 """The pipeline: the only place that knows the order of the stages."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from app.architectures.split import SplitOverrides
 from app.architectures.understanding import Understanding
@@ -26,7 +27,7 @@ from app.planner.plan import (
     Why,
 )
 from app.planner.policy import decide_policy
-from app.planner.rotation import Rotations
+from app.planner.rotation import LayerFacts, Rotations
 from app.planner.segmentation import SplitContext, segment
 
 
@@ -91,8 +92,23 @@ def refuse_unsplittable(understanding: Understanding, targets: SplitTargets) -> 
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """Stages 2 to 5 for one tensor, without the tensor."""
+
+    policy: Policy
+    axis: Axis
+    segments: tuple[PlannedSegment, ...]
+    steps: tuple[int, ...]
+    bytes_per_device: tuple[int, ...]
+    why: Why
+
+
 class Splitter:
-    """Stages 2 to 5 for one model and one set of devices."""
+    """Stages 2 to 5 for one model and one set of devices.
+
+    Layers repeat, so equal questions are answered once: a decision is kept under everything the stages may look at.
+    """
 
     def __init__(self, understanding: Understanding, targets: SplitTargets, peers: dict[int | None, Peers]) -> None:
         self._hparams = understanding.hparams
@@ -102,26 +118,60 @@ class Splitter:
         self._n_devices = len(targets.devices)
         self._weights: Sequence[float] = targets.tensor_split or ()
         self._rotations = Rotations(self._hparams, self._n_devices)
+        self._layers = LayerFacts(self._hparams)
+        self._decided: dict[object, _Decision] = {}
 
     def split(self, item: Classified) -> PlannedTensor:
         """One tensor that belongs to all devices, cut or mirrored."""
-        policy = decide_policy(
-            item, self._peers[item.layer], self._overrides, self._rotations.of(item.tensor, item.layer)
+        rotation = self._rotations.of(item.layer)
+        policy = decide_policy(item, self._peers[item.layer], self._overrides, rotation)
+        tensor, anchor = item.tensor, policy.anchor or item.tensor
+        own = item.role in self._overrides.segments or item.role in self._overrides.granularity
+        key = (
+            item.role,
+            tensor.shape,
+            tensor.nbytes,
+            policy.axis,
+            rotation,
+            anchor.type,
+            # a partial tensor asks its anchor's cut; an exception may ask for the layer itself
+            anchor.shape if policy.axis == "partial" else None,
+            item.layer if own else self._layers.kind_of(item.layer),
         )
+        decision = self._decided.get(key)
+        if decision is None:
+            decision = self._decided[key] = self._decide(item, policy)
+        return PlannedTensor(
+            name=tensor.name,
+            type=tensor.type,
+            shape=tensor.shape,
+            nbytes=tensor.nbytes,
+            role=item.role.label,
+            layer=item.layer,
+            device=None,
+            axis=decision.axis,
+            segments=decision.segments,
+            granularity=decision.steps,
+            rotation=rotation,
+            bytes_per_device=decision.bytes_per_device,
+            why=decision.why,
+            source=tensor,
+        )
+
+    def _decide(self, item: Classified, policy: Policy) -> _Decision:
         if policy.axis == "mirrored":
-            return self._mirrored(item, policy)
+            return self._whole_everywhere(item, policy, (), Why(policy=policy.reason))
         if policy.axis == "partial":
             return self._partial(item, policy)
         return self._cut(item, policy, policy.axis)
 
-    def _cut(self, item: Classified, policy: Policy, axis: SplitAxis) -> PlannedTensor:
+    def _cut(self, item: Classified, policy: Policy, axis: SplitAxis) -> _Decision:
         tensor = item.tensor
-        anchor = policy.anchor or tensor
         context = SplitContext(
             tensor=item,
             axis=axis,
             extent=tensor.shape[axis] if axis < len(tensor.shape) else 1,
-            block_size=anchor.type.block_size,
+            block_size=(policy.anchor or tensor).type.block_size,
             n_devices=self._n_devices,
             hparams=self._hparams,
             capabilities=self._capabilities,
@@ -132,7 +182,7 @@ class Splitter:
             PlannedSegment(allocate(part.extent, step, self._weights, self._n_devices, policy.rotation), part.repeats)
             for part, step in zip(segments, steps, strict=True)
         )
-        shares = [sum(part.extents[d] * part.repeats for part in planned) for d in range(self._n_devices)]
+        shares = self._shares(planned)
         why = Why(
             policy=policy.reason,
             segmentation=why_segments,
@@ -142,65 +192,31 @@ class Splitter:
                 for part, cut, step in zip(segments, planned, steps, strict=True)
             ),
         )
-        return _belongs_to_all(
-            item, policy, axis, planned, steps, tuple(_slice_bytes(tensor, axis, n) for n in shares), why
-        )
+        nbytes = tuple(_slice_bytes(tensor, axis, share) for share in shares)
+        return _Decision(policy, axis, planned, steps, nbytes, why)
 
-    def _mirrored(self, item: Classified, policy: Policy) -> PlannedTensor:
-        whole = (item.tensor.nbytes,) * self._n_devices
-        return _belongs_to_all(item, policy, "mirrored", (), (), whole, Why(policy=policy.reason))
+    def _shares(self, segments: tuple[PlannedSegment, ...]) -> tuple[int, ...]:
+        """Elements along the axis that each device gets over all runs."""
+        return tuple(sum(part.extents[d] * part.repeats for part in segments) for d in range(self._n_devices))
 
-    def _partial(self, item: Classified, policy: Policy) -> PlannedTensor:
+    def _partial(self, item: Classified, policy: Policy) -> _Decision:
         """Whole on every device; its extents are the shares of the tensor into whose sums it goes."""
-        anchor_role = self._overrides.policy.get(item.role)
-        source = self.split(self._anchor_of(item, policy))
-        assert anchor_role is None or anchor_role.axis == "partial"
-        shares = tuple(sum(part.extents[d] * part.repeats for part in source.segments) for d in range(self._n_devices))
+        anchor = next(
+            Classified(tensor=tensor, role=role, layer=item.layer)
+            for role, tensor in self._peers[item.layer].by_role.items()
+            if tensor is policy.anchor
+        )
+        shares = self._shares(self.split(anchor).segments)
         why = Why(
             policy=policy.reason,
-            allocation=f"shares of {source.name}: {'/'.join(map(str, shares))}; the bytes are whole on every device",
+            allocation=f"shares of {anchor.role}: {'/'.join(map(str, shares))}; the bytes are whole on every device",
         )
-        whole = (item.tensor.nbytes,) * self._n_devices
-        return _belongs_to_all(item, policy, "partial", (PlannedSegment(shares, 1),), (), whole, why)
+        return self._whole_everywhere(item, policy, (PlannedSegment(shares, 1),), why)
 
-    def _anchor_of(self, item: Classified, policy: Policy) -> Classified:
-        anchor = policy.anchor
-        for role, tensor in self._peers[item.layer].by_role.items():
-            if tensor is anchor and tensor is not item.tensor:
-                return Classified(tensor=tensor, role=role, layer=item.layer)
-        raise PlanError(
-            f"{item.tensor.name} cannot be split: the tensor it is added to is not in its layer",
-            code="unsupported_split",
-            tensor=item.tensor.name,
-        )
-
-
-def _belongs_to_all(
-    item: Classified,
-    policy: Policy,
-    axis: Axis,
-    segments: tuple[PlannedSegment, ...],
-    steps: tuple[int, ...],
-    bytes_per_device: tuple[int, ...],
-    why: Why,
-) -> PlannedTensor:
-    tensor = item.tensor
-    return PlannedTensor(
-        name=tensor.name,
-        type=tensor.type,
-        shape=tensor.shape,
-        nbytes=tensor.nbytes,
-        role=str(item.role),
-        layer=item.layer,
-        device=None,
-        axis=axis,
-        segments=segments,
-        granularity=steps,
-        rotation=policy.rotation,
-        bytes_per_device=bytes_per_device,
-        why=why,
-        source=tensor,
-    )
+    def _whole_everywhere(
+        self, item: Classified, policy: Policy, segments: tuple[PlannedSegment, ...], why: Why
+    ) -> _Decision:
+        return _Decision(policy, policy.axis, segments, (), (item.tensor.nbytes,) * self._n_devices, why)
 
 
 def _whole(item: Classified, home: str, where: str, targets: SplitTargets) -> PlannedTensor:
@@ -210,7 +226,7 @@ def _whole(item: Classified, home: str, where: str, targets: SplitTargets) -> Pl
         type=tensor.type,
         shape=tensor.shape,
         nbytes=tensor.nbytes,
-        role=str(item.role),
+        role=item.role.label,
         layer=item.layer,
         device=home,
         axis=None,

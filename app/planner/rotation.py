@@ -7,7 +7,6 @@ the number of trunk layers.
 """
 
 from app.architectures.hparams import HParams
-from app.modelfile.types import TensorInfo
 
 
 class Rotations:
@@ -22,6 +21,27 @@ class Rotations:
         self._layers = tuple(rotations)
         self._model = hparams.n_layer % n_devices
 
-    def of(self, tensor: TensorInfo, layer: int | None) -> int:
-        """The index of the device that comes first for `tensor`, which belongs to `layer` (None: to the model)."""
+    def of(self, layer: int | None) -> int:
+        """The index of the device that comes first for the tensors of `layer` (None: of the model)."""
         return self._model if layer is None else self._layers[layer]
+
+
+class LayerFacts:
+    """Which layers are alike for everything the stages look at: heads, widths, window, recurrence."""
+
+    def __init__(self, hparams: HParams) -> None:
+        self._kinds = tuple(
+            zip(
+                hparams.n_head,
+                hparams.n_head_kv,
+                hparams.n_ff,
+                hparams.n_ff_exp,
+                hparams.is_swa,
+                hparams.is_recr,
+                strict=True,
+            )
+        )
+
+    def kind_of(self, layer: int | None) -> tuple[int, ...]:
+        """Equal for layers that are cut alike; model-level tensors ask the first layer."""
+        return self._kinds[layer or 0]
