@@ -17,6 +17,7 @@ from typing import Final
 
 from app.devices.facts import DeviceFacts
 from app.errors import PlanError
+from app.modelfile.source import is_network
 
 _HOST_KIND: Final = "host"
 
@@ -208,8 +209,6 @@ def _obstacle(
 
 
 def _automatic(devices: Sequence[DeviceFacts], mappable: Mapping[str, int], filesystem: str) -> MappingDecision:
-    from app.modelfile.source import is_network
-
     obstacle = _obstacle(devices, mappable)
     if obstacle is None and is_network(filesystem):
         why = f"the model lies on a network file system ({filesystem})"

@@ -1,0 +1,36 @@
+"""Which devices there are: the host always, more host devices and simulated ones as the settings say."""
+
+from collections.abc import Sequence
+
+from app.devices.backend import Backend
+from app.devices.host import HostBackend
+from app.devices.host_memory import available_memory
+from app.devices.simulated_spec import SimulatedSpec
+from app.errors import RequestError
+
+HOST = "host"
+
+
+def discover(
+    host_capacity_bytes: int | None = None,
+    host_devices: Sequence[tuple[str, int]] = (),
+    simulated: Sequence[SimulatedSpec] = (),
+) -> dict[str, Backend]:
+    """The devices by name, `host` first, then in the order given.
+
+    `host_capacity_bytes` None: what the machine, or the control group, has available now. `host_devices` are names
+    and capacities in bytes. Raises RequestError if two devices have one name.
+    """
+    capacity = available_memory() if host_capacity_bytes is None else host_capacity_bytes
+    backends: dict[str, Backend] = {HOST: HostBackend(HOST, capacity)}
+    for name, nbytes in host_devices:
+        _add(backends, HostBackend(name, nbytes), "host_devices")
+    for spec in simulated:
+        _add(backends, spec.build(), "simulated_devices")
+    return backends
+
+
+def _add(backends: dict[str, Backend], backend: Backend, field: str) -> None:
+    if backend.name in backends:
+        raise RequestError(f"two devices are named {backend.name!r}", field=field, device=backend.name)
+    backends[backend.name] = backend
