@@ -5,8 +5,14 @@ not imported, because importing the `gguf` package costs more than the rest of s
 against each other. Ids 4, 5, 31–33 and 36–38 were removed upstream and are no types at all.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +69,49 @@ _ROWS: Final = (
 
 TYPES: Final[dict[int, GgmlType]] = {row[0]: GgmlType(*row) for row in _ROWS}
 BY_NAME: Final[dict[str, GgmlType]] = {kind.name: kind for kind in TYPES.values()}
+
+
+def dequantise(kind: GgmlType, rows: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """The float32 values of rows in the tensor type `kind`: uint8 `[n_rows, row_bytes]` in, `[n_rows, ne0]` out.
+
+    Bit for bit what the reference's dequantisation gives. The rows must be whole blocks.
+    """
+    import numpy as np
+
+    n_rows, row_bytes = rows.shape
+    rows = np.ascontiguousarray(rows)
+    shape = (n_rows, row_bytes // kind.type_size * kind.block_size)
+    if 0 in shape:
+        return np.empty(shape, np.float32)
+    plain = _PLAIN.get(kind.name)
+    with np.errstate(all="ignore"):  # whatever the bytes, a NaN or an infinity is a value like any other
+        if plain is not None:
+            return rows.view(plain).astype(np.float32)
+        if kind.name in _OWN:
+            return _dequantise_blocks(kind, rows.reshape(-1, kind.type_size)).reshape(shape)
+        from gguf import GGMLQuantizationType, quants  # costs more than the rest of start-up, and most runs need none
+
+        values = quants.dequantize(rows, GGMLQuantizationType(kind.id))
+        return np.ascontiguousarray(values, np.float32).reshape(shape)
+
+
+_PLAIN: Final = {"f32": "<f4", "f16": "<f2", "f64": "<f8", "i8": "i1", "i16": "<i2", "i32": "<i4", "i64": "<i8"}
+_OWN: Final = frozenset({"q1_0", "q2_0", "q8_1", "q8_K"})  # what the package's dequantisation lacks
+
+
+def _dequantise_blocks(kind: GgmlType, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """One block a row. All four are a scale times small integers, packed from the lowest bit up."""
+    import numpy as np
+
+    width = 4 if kind.name == "q8_K" else 2
+    scale = blocks[:, :width].copy().view(f"<f{width}").astype(np.float32)
+    if kind.name == "q8_1":  # two bytes of sum lie between the scale and the integers
+        return scale * blocks[:, 4:].view(np.int8).astype(np.float32)
+    if kind.name == "q8_K":  # sums of sixteen lie behind the integers
+        return scale * blocks[:, 4 : 4 + kind.block_size].view(np.int8).astype(np.float32)
+    if kind.name == "q1_0":
+        bits = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little")
+        return np.where(bits.astype(bool), scale, -scale)
+    shifts = np.arange(0, 8, 2, dtype=np.uint8)
+    quants = (blocks[:, 2:, None] >> shifts) & 3
+    return scale * (quants.reshape(len(blocks), -1).astype(np.float32) - np.float32(1))

@@ -189,6 +189,23 @@ def open_regular(path: Path, roots: Sequence[Path] | None = None) -> OpenedFile:
         raise _cannot_open(path, roots, error) from error
 
 
+def require_present(path: Path, roots: Sequence[Path] | None) -> None:
+    """Raise NotFoundError unless something lies at `path`, under the roots; or AccessError if that can't be known."""
+    node, _, _ = open_node(path, roots)
+    os.close(node)
+
+
+def list_folder(path: Path, roots: Sequence[Path] | None) -> list[str]:
+    """The names in a folder, in no order. Raises NotFoundError, AccessError, FileError `read_failed`."""
+    node, _, _ = open_node(path, roots)
+    try:
+        return os.listdir(f"/proc/self/fd/{node}")
+    except OSError as error:
+        raise _cannot_open(path, roots, error) from error
+    finally:
+        os.close(node)
+
+
 def _cannot_open(path: Path, roots: Sequence[Path] | None, error: OSError | ValueError) -> GgufdError:
     if not isinstance(error, OSError) or isinstance(error, FileNotFoundError | NotADirectoryError):
         return not_found(path)

@@ -1,0 +1,160 @@
+"""The tokenizer's arrays, held against each other. Lengths and types are judged from the header, nothing is built.
+
+A loader of weights needs no tokenizer, but a file whose tokenizer can't work is refused when it is loaded, not at the
+first request. The rules are the reference's; where it aborts on two equal tokens, a warning is enough here.
+"""
+
+from typing import Final, NoReturn
+
+from app.errors import Fact, MetadataError
+from app.modelfile.limits import ReadLimits
+from app.modelfile.opening import shown
+from app.modelfile.reader import read_array
+from app.modelfile.types import ArrayValue, KeyValue, ModelFile, ValueType
+
+MODEL: Final = "tokenizer.ggml.model"
+PRE: Final = "tokenizer.ggml.pre"
+TOKENS: Final = "tokenizer.ggml.tokens"
+SCORES: Final = "tokenizer.ggml.scores"
+TOKEN_TYPE: Final = "tokenizer.ggml.token_type"  # noqa: S105 - a metadata key, no secret
+MERGES: Final = "tokenizer.ggml.merges"
+SUPPRESS: Final = "tokenizer.ggml.suppress_tokens"
+CHARSMAP: Final = "tokenizer.ggml.precompiled_charsmap"
+
+_DEFAULT_LIMITS: Final = ReadLimits()
+_NONE: Final = ("none", "no_vocab")
+_MERGING: Final = ("gpt2", "hybriddna", "whitespace", "gemma4")
+_OTHERS: Final = ("llama", "bert", "t5", "rwkv", "plamo2", "test")
+_WITHOUT_MERGES: Final = "kimi-k2"
+_SPECIAL: Final = tuple(
+    f"tokenizer.ggml.{name}_token_id"
+    for name in (
+        *("bos", "eos", "eot", "eom", "unknown", "seperator", "padding", "mask"),
+        *("fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep", "prefix", "suffix", "middle"),
+    )
+)
+_FLAGS: Final = tuple(
+    f"tokenizer.ggml.{name}"
+    for name in (
+        *("add_bos_token", "add_eos_token", "add_sep_token", "add_space_prefix", "remove_extra_whitespaces"),
+        *("normalizer.lowercase", "normalizer.strip_accents"),
+    )
+)
+_BYTES: Final = (ValueType.U8, ValueType.I8)
+
+
+def n_vocab(model: ModelFile) -> int | None:
+    """How many tokens the vocabulary has: its list's length, or `<architecture>.vocab_size` where there is no list.
+
+    A tokenizer named `none` has no list. None if nothing says. An embedding of another length is another's to judge.
+    """
+    metadata = model.metadata
+    tokens, tokenizer = metadata.get(TOKENS), metadata.get(MODEL)
+    named_none = tokenizer is not None and tokenizer.value in _NONE
+    if tokens is not None and isinstance(tokens.value, ArrayValue) and not named_none:
+        return tokens.value.count
+    architecture = metadata.get("general.architecture")
+    size = metadata.get(f"{architecture.value}.vocab_size") if architecture is not None else None
+    return size.value if size is not None and isinstance(size.value, int) else None
+
+
+def check_vocabulary(model: ModelFile) -> tuple[str, ...]:
+    """Refuse a tokenizer whose arrays contradict each other; answers warnings about what is odd and harmless.
+
+    Raises MetadataError: `missing_key` (no tokenizer is named), `wrong_key_type`, `bad_tokenizer`.
+    """
+    return _Tokenizer(model).check()
+
+
+def duplicate_tokens(model: ModelFile, limits: ReadLimits = _DEFAULT_LIMITS) -> tuple[str, ...]:
+    """Warnings about tokens that occur twice, the first of them named. Builds the vocabulary, so only when asked.
+
+    Raises FileError if the file is no longer the one that was read.
+    """
+    tokens = model.metadata.get(TOKENS)
+    if tokens is None or not isinstance(tokens.value, ArrayValue):
+        return ()
+    first: dict[object, int] = {}
+    twice: tuple[int, int, object] | None = None
+    count = 0
+    for index, token in enumerate(read_array(model, TOKENS, limits=limits)):
+        if first.setdefault(token, index) != index:
+            count += 1
+            twice = twice or (first[token], index, token)
+    if twice is None:
+        return ()
+    return (f"{TOKENS}: {count} tokens occur before; the first are {twice[0]} and {twice[1]}, both {twice[2]!r}",)
+
+
+class _Tokenizer:
+    """One model's tokenizer keys while they are checked."""
+
+    def __init__(self, model: ModelFile) -> None:
+        self._metadata = model.metadata
+        self._file = shown(model.shards[0].path)
+        self._warnings: list[str] = []
+
+    def check(self) -> tuple[str, ...]:
+        name = self._text(MODEL)
+        if name is None:
+            self._fail("missing_key", MODEL, "is missing")
+        if name in _NONE:
+            return ()
+        if name not in (*_MERGING, *_OTHERS):
+            self._fail("bad_tokenizer", MODEL, f"'{name[:100]}' is not known", [*_MERGING, *_OTHERS], name[:100])
+        if name in _MERGING and self._text(PRE) != _WITHOUT_MERGES:
+            self._array(MERGES, (ValueType.STRING,), required=True)
+        if name == "t5":
+            self._array(CHARSMAP, _BYTES)
+        n_tokens = self._array(TOKENS, (ValueType.STRING,), required=True)
+        for key, kinds in ((SCORES, (ValueType.F32, ValueType.I32)), (TOKEN_TYPE, (ValueType.I32,))):
+            count = self._array(key, kinds)
+            if count is not None and count < (n_tokens or 0):
+                self._fail("bad_tokenizer", key, f"has {count} entries for {n_tokens} tokens", n_tokens, count)
+        self._array(SUPPRESS, (ValueType.I32,))
+        for key in _FLAGS:
+            self._scalar(key, ValueType.BOOL)
+        for key in _SPECIAL:
+            entry = self._scalar(key, ValueType.U32)
+            if entry is not None and isinstance(entry.value, int) and entry.value >= (n_tokens or 0):
+                self._warnings.append(f"{key}: {entry.value} is no token of {n_tokens}; it is ignored")
+        return tuple(self._warnings)
+
+    def _text(self, key: str) -> str | None:
+        entry = self._scalar(key, ValueType.STRING)
+        return str(entry.value) if entry is not None else None
+
+    def _scalar(self, key: str, kind: ValueType) -> KeyValue | None:
+        entry = self._metadata.get(key)
+        if entry is not None and entry.type is not kind:
+            expected, found = kind.name.lower(), _type_of(entry)
+            self._fail("wrong_key_type", key, f"is {found}, expected {expected}", expected, found)
+        return entry
+
+    def _array(self, key: str, kinds: tuple[ValueType, ...], *, required: bool = False) -> int | None:
+        """The array's length; None if it is not there."""
+        entry = self._metadata.get(key)
+        if entry is None:
+            if required:
+                self._fail("bad_tokenizer", key, "is missing")
+            return None
+        value = entry.value
+        if not isinstance(value, ArrayValue) or value.element_type not in kinds:
+            expected, found = " or ".join(f"array of {kind.name.lower()}" for kind in kinds), _type_of(entry)
+            self._fail("bad_tokenizer", key, f"is {found}, expected {expected}", expected, found)
+        return value.count
+
+    def _fail(self, code: str, key: str, problem: str, expected: Fact = None, found: Fact = None) -> NoReturn:
+        raise MetadataError(
+            f"{self._file}: metadata '{key}': {problem}",
+            code=code,
+            file=self._file,
+            key=key,
+            expected=expected,
+            found=found,
+        )
+
+
+def _type_of(entry: KeyValue) -> str:
+    value = entry.value
+    return f"array of {value.element_type.name.lower()}" if isinstance(value, ArrayValue) else entry.type.name.lower()
