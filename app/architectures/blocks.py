@@ -5,6 +5,7 @@ Each yields `Expected` tensors in the reference's order. Shapes are in GGUF orde
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import wraps
 
 from app.architectures import roles
@@ -75,9 +76,8 @@ def qkv(
         if fused.bias.tensor_name(layer) not in names:
             yield from biases
         return
-    yield tensor(roles.ATTN_Q, layer, hp.n_embd, n_q, required=required)
-    yield tensor(roles.ATTN_K, layer, hp.n_embd, n_k, required=required)
-    yield tensor(roles.ATTN_V, layer, hp.n_embd, n_v, required=required)
+    for role, width in ((roles.ATTN_Q, n_q), (roles.ATTN_K, n_k), (roles.ATTN_V, n_v)):
+        yield Expected(role=role, layer=layer, shape=(hp.n_embd, width), required=required, fused=fused)
     yield from biases
 
 
@@ -113,16 +113,23 @@ def experts(hp: HParams, layer: int, n_ff_exp: int, *, required: bool = True) ->
 def optional(expected: Iterable[Expected]) -> Iterator[Expected]:
     """The same tensors, none of them required."""
     for item in expected:
-        yield Expected(
-            role=item.role,
-            layer=item.layer,
-            shape=item.shape,
-            required=False,
-            copy=item.copy,
-            unused=item.unused,
-            reshaped=item.reshaped,
-            lazy=item.lazy,
-        )
+        yield replace(item, required=False)
+
+
+def fused_experts(hp: HParams, names: Names, layer: int, n_ff_exp: int, *, required: bool = True) -> Iterator[Expected]:
+    """Gate and up of routed experts, fused in one tensor or apart."""
+    fused = roles.FFN_GATE_UP_EXPS
+    yield may(fused, layer, hp.n_embd, 2 * n_ff_exp, hp.n_expert)
+    if fused.tensor_name(layer) not in names:
+        for role in (roles.FFN_GATE_EXPS, roles.FFN_UP_EXPS):
+            shape = (hp.n_embd, n_ff_exp, hp.n_expert)
+            yield Expected(role=role, layer=layer, shape=shape, required=required, fused=fused)
+
+
+def nextn_unused(expected: Iterable[Expected]) -> Iterator[Expected]:
+    """NextN (multi-token prediction) tensors: they draft for this very model, are known, and are never loaded here."""
+    for item in expected:
+        yield replace(item, required=False, unused=True)
 
 
 _SCALED = (

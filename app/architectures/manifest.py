@@ -16,7 +16,7 @@ class Expected:
 
     `copy`: a further use of a tensor that is already expected, placed again where that use is on another device (tied
     output, rotary tables of later layers). `unused`: known, but never loaded. `reshaped`: only the number of elements
-    must agree. `lazy`: a table read row by row, which may stay on disk.
+    must agree. `lazy`: a table read row by row, which may stay on disk. `fused`: a role that may stand in its place.
     """
 
     role: Role
@@ -27,6 +27,7 @@ class Expected:
     unused: bool = False
     reshaped: bool = False
     lazy: bool = False
+    fused: Role | None = None
 
     @property
     def name(self) -> str:
@@ -64,10 +65,13 @@ class Comparison:
         """
         first = self.first_problem
         if first is not None and self.missing and self.missing[0] is first:
+            fused = first.fused.tensor_name(first.layer) if first.fused is not None else None
             raise MetadataError(
-                f"tensor {first.name} is missing, expected with shape {list(first.shape)}",
+                f"tensor {first.name} is missing, expected with shape {list(first.shape)}"
+                + (f" (or {fused} in its place)" if fused else ""),
                 code="missing_tensor",
                 tensor=first.name,
+                alternative=fused,
                 expected=[*first.shape],
                 found=None,
             )

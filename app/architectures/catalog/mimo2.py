@@ -28,9 +28,8 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
         if layer < hp.n_layer:
             yield from _layer(hp, names, layer, required=not trunk_missing)
         else:
-            # NextN layers draft for this very model; they are known here and loaded only on request
-            for expected in (*_layer(hp, names, layer, required=False), *_nextn(hp, layer)):
-                yield replace(expected, required=False, unused=True)
+            yield from blocks.nextn_unused(_layer(hp, names, layer, required=False))
+            yield from blocks.nextn_unused(_nextn(hp, layer))
 
 
 def _layer(hp: HParams, names: Names, layer: int, *, required: bool) -> Iterator[Expected]:
