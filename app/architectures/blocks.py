@@ -126,10 +126,13 @@ def fused_experts(hp: HParams, names: Names, layer: int, n_ff_exp: int, *, requi
             yield Expected(role=role, layer=layer, shape=shape, required=required, fused=fused)
 
 
-def nextn_unused(expected: Iterable[Expected]) -> Iterator[Expected]:
-    """NextN (multi-token prediction) tensors: they draft for this very model, are known, and are never loaded here."""
+def nextn_unused(expected: Iterable[Expected], *, present: bool) -> Iterator[Expected]:
+    """NextN (multi-token prediction) tensors: they draft for this very model, are known, and are never loaded here.
+
+    `present`: the file carries NextN layers at all; then what each needs must be there, used or not.
+    """
     for item in expected:
-        yield replace(item, required=False, unused=True)
+        yield replace(item, required=item.required and present, unused=True)
 
 
 _SCALED = (

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 from app.architectures import blocks, roles
 from app.architectures.blocks import may, need, tensor
@@ -28,14 +29,17 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
         if layer < hp.n_layer:
             yield from _layer(hp, names, layer, required=not trunk_missing)
         else:
-            yield from blocks.nextn_unused(_layer(hp, names, layer, required=False))
-            yield from blocks.nextn_unused(_nextn(hp, layer))
+            present = roles.NEXTN_EH_PROJ.tensor_name(hp.n_layer) in names
+            nextn = chain(_layer(hp, names, layer, required=True), _nextn(hp, layer))
+            yield from blocks.nextn_unused(nextn, present=present)
 
 
 def _layer(hp: HParams, names: Names, layer: int, *, required: bool) -> Iterator[Expected]:
     n_head = hp.n_head[layer]
     n_q = hp.n_embd_head_k() * n_head
-    yield from blocks.qkv(hp, names, layer, n_q, hp.n_embd_k_gqa(layer), hp.n_embd_v_gqa(layer), required=required)
+    yield from blocks.qkv(
+        hp, names, layer, n_q, hp.n_embd_k_gqa(layer), hp.n_embd_v_gqa(layer), required=required and layer < hp.n_layer
+    )
     yield tensor(roles.ATTN_OUT, layer, hp.n_embd_head_v() * n_head, hp.n_embd, required=required)
     yield tensor(roles.ATTN_NORM, layer, hp.n_embd, required=required)
     yield may(roles.ATTN_SINKS, layer, n_head)
