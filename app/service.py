@@ -1,15 +1,28 @@
-"""The one object the edges talk to."""
+"""The one object the edges talk to: plans, loads, shows and releases models. Synchronous; callable from any thread."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
+from app.architectures.registry import Catalog
 from app.devices.facts import DeviceFacts
-from app.loading.lifecycle import LoadState
+from app.errors import BusyError, FileError, GgufdError, NotFoundError
+from app.loading.lifecycle import HOLDING, NANOSECONDS, STAGES, UNDER_WAY, LoadState
+from app.loading.request import PlanRequest, check_request
+from app.loading.run import World, check_loadable, check_path, prepare
 from app.residency.handles import HandleView, Released
+from app.residency.keeper import Keeper, internal_error
+from app.residency.notices import HeaderRejected, LoadObserver, Notice, PlanEnded, PlanOutcome
+from app.residency.registry import PlanArchive
 
-__all__ = ["HandleView", "Released", "ServiceLimits", "Snapshot"]
+__all__ = ["HandleView", "LoadObserver", "LoaderService", "Notice", "Released", "ServiceLimits", "Snapshot"]
+
+_log: Final = logging.getLogger("ggufd.service")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +47,9 @@ class Snapshot:
     """The whole service at one moment, for metrics and listings. Sizes in bytes, times in Unix seconds.
 
     `handles` and `loads_in_progress` have an entry for every state and stage. `planned_bytes` are what the loads
-    under way and the resident models want per device; `unreleased_bytes` what releases should have given back and did
-    not. `last_progress_at` is the last progress of the running load that has waited longest for some; without running
-    loads, the last progress of any.
+    under way and the resident models want per device; `unreleased_bytes` what ended loads and models did not give
+    back. `last_progress_at` is the last progress of the running load that has waited longest for some; without
+    running loads, the last progress of any (at first, the service's start).
     """
 
     devices: tuple[DeviceFacts, ...]
@@ -47,3 +60,161 @@ class Snapshot:
     planned_bytes: Mapping[str, int]
     unreleased_bytes: Mapping[str, int]
     last_progress_at: float
+
+
+class LoaderService:
+    """The service over one world. It owns threads: `close` it. `wall` gives Unix seconds."""
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        limits: ServiceLimits | None = None,
+        observers: Sequence[LoadObserver] = (),
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._world = world
+        self._limits = limits or ServiceLimits()
+        self._wall = wall
+        self._keeper = Keeper(
+            world,
+            load_workers=self._limits.load_workers,
+            queue_limit=self._limits.queue_limit,
+            history_limit=self._limits.history_limit,
+            observers=observers,
+            wall=wall,
+        )
+
+    def plan(self, request: PlanRequest) -> dict[str, Any]:
+        """The plan a load of `request` would follow, with no side effect, whether or not it fits.
+
+        Raises RequestError, NotFoundError, AccessError, FileError, MetadataError, PlanError.
+        """
+        started = self._world.clock()
+        outcome, reason = PlanOutcome.REFUSED, "internal"
+        try:
+            check_request(request, tuple(self._world.backends))
+            prepared = prepare(request, self._world)
+            answer = prepared.as_json()
+            outcome, reason = (PlanOutcome.FITS if prepared.plan.fits else PlanOutcome.TOO_LARGE), "none"
+        except GgufdError as error:
+            reason = error.code
+            if isinstance(error, FileError):
+                self._keeper.tell(HeaderRejected(error.code))
+            raise
+        except Exception as error:
+            _log.exception("a plan ended in an error nobody foresaw")
+            raise internal_error("the plan") from error
+        finally:
+            self._keeper.tell(PlanEnded(outcome, reason, (self._world.clock() - started) / NANOSECONDS))
+        return answer
+
+    def submit(self, request: PlanRequest, *, idempotency_key: str | None = None) -> HandleView:
+        """Accept a load; answers its handle, queued. The same key with the same request answers the same handle.
+
+        Raises what is wrong with the request, the path's own faults (missing or outside the roots, no regular file,
+        unreadable), ConflictError `idempotency_conflict`, BusyError `queue_full` or `shutting_down`. All else becomes
+        the load's failure.
+        """
+        check_request(request, tuple(self._world.backends))
+        check_loadable(request)
+        known = self._keeper.known(idempotency_key, request)
+        if known is not None:
+            return known
+        check_path(request.model, self._world.roots)
+        return self._keeper.accept(request, idempotency_key, self._limits.retry_after_seconds)
+
+    def release(self, handle_id: str, *, wait_seconds: float | None = None) -> Released:
+        """Give the handle up: unloads a ready model, cancels a load under way, changes nothing that has ended.
+
+        Waits for the end, so that the answer is final and every further call gives the same one; `wait_seconds`
+        bounds that. Raises NotFoundError `handle_not_found`.
+        """
+        return self._keeper.release(
+            handle_id, self._limits.release_wait_seconds if wait_seconds is None else wait_seconds
+        )
+
+    def handle(self, handle_id: str) -> HandleView:
+        """One handle now. Raises NotFoundError `handle_not_found`."""
+        with self._keeper.claims() as claims:
+            return claims.get(handle_id).view(self._world.clock())
+
+    def handles(self) -> list[HandleView]:
+        """Every handle in the order they were made, the ended ones as far as history goes."""
+        with self._keeper.claims() as claims:
+            now = self._world.clock()
+            return [claim.view(now) for claim in claims]
+
+    def handle_plan(self, handle_id: str) -> dict[str, Any]:
+        """The plan a handle's load follows or followed.
+
+        Raises BusyError `still_loading` until there is one, NotFoundError if the load ended without, or too long ago.
+        """
+        with self._keeper.claims() as claims:
+            claim = claims.get(handle_id)
+            prepared, state = claim.prepared, claim.record.state
+            packed = self._keeper.archive.get(handle_id)
+        if prepared is not None:
+            return prepared.as_json()
+        if packed is not None:
+            return PlanArchive.unpack(packed)
+        if state in UNDER_WAY:
+            raise BusyError(
+                f"the load is {state}; there is no plan yet",
+                code="still_loading",
+                retry_after_seconds=self._limits.retry_after_seconds,
+            )
+        raise NotFoundError(f"the load is {state} and came to no plan, or its plan is no longer kept")
+
+    def when_ended(self, handle_id: str, callback: Callable[[HandleView], None]) -> Callable[[], None]:
+        """Call `callback` once the load is ready, failed or cancelled: at once if it is, else from a load's thread.
+
+        Answers a function that takes the wish back. Raises NotFoundError `handle_not_found`.
+        """
+        return self._keeper.when_ended(handle_id, callback)
+
+    def devices(self) -> list[DeviceFacts]:
+        """Every device of the daemon, as it is now."""
+        return [backend.facts() for backend in self._world.backends.values()]
+
+    def architectures(self) -> Catalog:
+        """What the daemon can load."""
+        return self._world.catalog
+
+    def snapshot(self) -> Snapshot:
+        """The whole service at one moment."""
+        devices = tuple(self.devices())
+        planned: Counter[str] = Counter()
+        with self._keeper.claims() as claims:
+            states = Counter(claim.record.state for claim in claims)
+            for claim in claims:
+                if claim.record.state in UNDER_WAY or claim.record.state in HOLDING:
+                    for name, nbytes in claim.planned.items():
+                        planned[claim.public_name(name)] += nbytes
+        return Snapshot(
+            devices=devices,
+            handles={state: states[state] for state in LoadState},
+            loads_in_progress={stage: states[stage] for stage in STAGES},
+            queue_length=self._keeper.queue_length,
+            resident_models=sum(states[state] for state in HOLDING),
+            planned_bytes=planned,
+            unreleased_bytes=self._keeper.unreleased,
+            last_progress_at=self._keeper.last_progress_at,
+        )
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether new loads would get on, and if not, why."""
+        if self._keeper.closing:
+            return False, "shutting down"
+        if not self._world.backends:
+            return False, "no devices are known"
+        if not self._keeper.working:
+            return False, "a worker thread has ended"
+        stalled = self._wall() - self._keeper.last_progress_at
+        if self._keeper.queue_length and stalled > self._limits.stall_seconds:
+            return False, f"loads wait, and a running one has made no progress for {stalled:.0f} s"
+        return True, "ready"
+
+    def close(self, deadline_seconds: float = 30.0) -> bool:
+        """Refuse new work, cancel what is under way, release what is resident; whether all of it ended in time."""
+        return self._keeper.close(deadline_seconds)

@@ -93,6 +93,14 @@ HOLDING: Final = frozenset({LoadState.READY, LoadState.RELEASING})
 IN_PLACE: Final = frozenset({LoadState.VERIFYING, LoadState.READY, LoadState.RELEASING, LoadState.RELEASED})
 """The states in which every planned byte has reached its device (and may have left it again)."""
 
+HEADER_STAGES: Final = frozenset({LoadState.READING, LoadState.PLANNING})
+"""The stages in which a file's header and metadata are judged."""
+
+
+def takes(state: LoadState, kind: EventKind) -> bool:
+    """Whether the table lets `kind` happen in `state`."""
+    return kind in TRANSITIONS[state]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadEvent:
@@ -147,6 +155,10 @@ class LoadRecord:
         """When the present state was entered."""
         return self.history[-1].at_ns
 
+    def entered_ns(self, state: LoadState) -> int:
+        """When `state`, which the load has been in, was entered."""
+        return next(entry.at_ns for entry in self.history if entry.state is state)
+
     def stages(self, now_ns: int) -> tuple[StageTime, ...]:
         """The load's stages so far; their nanoseconds add up to `duration_ns(now_ns)` exactly."""
         times = []
@@ -171,6 +183,11 @@ class LoadRecord:
             if entry.state not in UNDER_WAY:
                 return entry.at_ns - self.accepted_ns
         return max(now_ns, self.changed_ns) - self.accepted_ns
+
+    @property
+    def release_ns(self) -> int:
+        """How long a released model took to give its memory back, from the asking."""
+        return self.entered_ns(LoadState.RELEASED) - self.entered_ns(LoadState.RELEASING)
 
     @property
     def failed_stage(self) -> LoadState | None:

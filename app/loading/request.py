@@ -159,30 +159,30 @@ def _check_devices(devices: tuple[str | DeclaredDevice, ...] | None, known: Coll
         raise _bad("devices", f"devices: {len(devices)} are listed, at most {MAX_LISTED_DEVICES} are taken")
     seen: set[str] = set()
     for index, device in enumerate(devices):
-        field = f"devices[{index}]"
+        spot = f"devices[{index}]"
         name = device if isinstance(device, str) else device.name
         if name in seen:
-            raise _bad(field, f'{field}: "{_shown(name)}" is listed twice')
+            raise _bad(spot, f'{spot}: "{_shown(name)}" is listed twice')
         seen.add(name)
         if isinstance(device, DeclaredDevice):
-            _check_declared(field, device)
+            _check_declared(spot, device)
         elif name not in known:
-            raise _bad(field, f'{field}: no device "{_shown(name)}"; known are {_listed(known)}', names=tuple(known))
+            raise _bad(spot, f'{spot}: no device "{_shown(name)}"; known are {_listed(known)}', names=tuple(known))
 
 
-def _check_declared(field: str, device: DeclaredDevice) -> None:
+def _check_declared(spot: str, device: DeclaredDevice) -> None:
     if not device.name.isprintable() or not 0 < len(device.name) <= MAX_NAME_LENGTH:
-        raise _bad(f"{field}.name", f"{field}.name: 1 to {MAX_NAME_LENGTH} printable characters make a name")
+        raise _bad(f"{spot}.name", f"{spot}.name: 1 to {MAX_NAME_LENGTH} printable characters make a name")
     if not device.kind.isprintable() or not 0 < len(device.kind) <= MAX_NAME_LENGTH:
-        raise _bad(f"{field}.kind", f"{field}.kind: 1 to {MAX_NAME_LENGTH} printable characters make a kind")
+        raise _bad(f"{spot}.kind", f"{spot}.kind: 1 to {MAX_NAME_LENGTH} printable characters make a kind")
     if device.name == HOST and device.kind != HOST:
-        raise _bad(f"{field}.kind", f'{field}.kind: the device "{HOST}" is the host, of kind "{HOST}"')
+        raise _bad(f"{spot}.kind", f'{spot}.kind: the device "{HOST}" is the host, of kind "{HOST}"')
     if not 0 <= device.memory_bytes < _INT64:
-        raise _bad(f"{field}.memory_bytes", f"{field}.memory_bytes: {_number(device.memory_bytes)} is no memory size")
+        raise _bad(f"{spot}.memory_bytes", f"{spot}.memory_bytes: {_number(device.memory_bytes)} is no memory size")
     if device.free_bytes is not None and not 0 <= device.free_bytes <= device.memory_bytes:
         raise _bad(
-            f"{field}.free_bytes",
-            f"{field}.free_bytes: {_number(device.free_bytes)} is not within 0 and {device.memory_bytes}",
+            f"{spot}.free_bytes",
+            f"{spot}.free_bytes: {_number(device.free_bytes)} is not within 0 and {device.memory_bytes}",
         )
 
 
@@ -224,20 +224,20 @@ def _check_overrides(overrides: tuple[Override, ...], names: tuple[str, ...]) ->
         raise _bad("overrides", f"overrides: {len(overrides)} are given, at most {MAX_OVERRIDES} are taken")
     places = (*names, HOST) if HOST not in names else names
     for index, override in enumerate(overrides):
-        field = f"overrides[{index}]"
+        spot = f"overrides[{index}]"
         if override.device not in places:
             raise _bad(
-                f"{field}.device",
-                f'{field}.device: "{_shown(override.device)}" is none of {_listed(places)}',
+                f"{spot}.device",
+                f'{spot}.device: "{_shown(override.device)}" is none of {_listed(places)}',
                 names=places,
             )
         try:
             re2.compile(override.pattern, _PATTERN_OPTIONS)
         except UnicodeEncodeError as error:
-            raise _bad(f"{field}.pattern", f"{field}.pattern: not valid Unicode", position=error.start) from error
+            raise _bad(f"{spot}.pattern", f"{spot}.pattern: not valid Unicode", position=error.start) from error
         except re2.error as error:
             reason, position = _pattern_fault(override.pattern, error)
-            raise _bad(f"{field}.pattern", f"{field}.pattern: {reason} at {position}", position=position) from error
+            raise _bad(f"{spot}.pattern", f"{spot}.pattern: {reason} at {position}", position=position) from error
 
 
 def _pattern_fault(pattern: str, error: Exception) -> tuple[str, int]:

@@ -1,0 +1,316 @@
+"""Runs loads on threads of its own, keeps the models they leave, and gives them back.
+
+One lock guards the claims; it is never held while a file, a device, an observer or a caller's function is called.
+What happens when is the lifecycle's table; this only says who does it and who is told.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
+
+from app.errors import BusyError, CancelledLoadError, FileError, GgufdError
+from app.loading.lifecycle import HEADER_STAGES, NANOSECONDS, UNDER_WAY, EventKind, LoadEvent, open_record, takes
+from app.loading.request import PlanRequest
+from app.loading.run import LoadedModel, World, run_load
+from app.loading.signals import FileRead, Placed, Signal
+from app.residency.claim import Claim
+from app.residency.crew import Crew
+from app.residency.handles import HandleView, Released
+from app.residency.notices import (
+    FellBack,
+    HeaderRejected,
+    LoadEnded,
+    LoadObserver,
+    LoadStarted,
+    Notice,
+    Unloaded,
+)
+from app.residency.registry import ClaimRegistry, PlanArchive
+
+_log: Final = logging.getLogger("ggufd.load")
+_ANY_NUMBER: Final = 2**62
+
+
+class Keeper:
+    """Who holds which model, and the threads that work for them. Thread-safe; `close` it."""
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        load_workers: int,
+        queue_limit: int,
+        history_limit: int,
+        observers: Sequence[LoadObserver],
+        wall: Callable[[], float],
+    ) -> None:
+        self.archive = PlanArchive()
+        self._world = world
+        self._observers = tuple(observers)
+        self._wall = wall
+        self._lock = threading.Lock()
+        self._claims = ClaimRegistry(history_limit)
+        self._unreleased: Counter[str] = Counter()
+        self._last_progress_at = wall()
+        self._closing = False
+        self._loads: Crew[Claim] = Crew("load", load_workers, queue_limit, self._load)
+        self._releases: Crew[Claim] = Crew("release", 1, _ANY_NUMBER, self._free)
+
+    # asked from any thread
+
+    @contextmanager
+    def claims(self) -> Iterator[ClaimRegistry]:
+        """The claims, for as long as the lock is held: look, copy, and go."""
+        with self._lock:
+            yield self._claims
+
+    @property
+    def queue_length(self) -> int:
+        """How many loads wait for a thread."""
+        return len(self._loads)
+
+    @property
+    def closing(self) -> bool:
+        """Whether new work is refused."""
+        return self._closing
+
+    @property
+    def working(self) -> bool:
+        """Whether every thread is there to take work."""
+        return self._loads.alive and self._releases.alive
+
+    @property
+    def unreleased(self) -> Mapping[str, int]:
+        """Bytes per device that ended loads and models should have given back and did not."""
+        with self._lock:
+            return Counter(self._unreleased)
+
+    @property
+    def last_progress_at(self) -> float:
+        """The last progress (Unix seconds) of the running load that has waited longest; of any if none runs."""
+        with self._lock:
+            running = [
+                claim.progress_at
+                for claim in self._claims
+                if claim.record.state in UNDER_WAY and not takes(claim.record.state, EventKind.STARTED)
+            ]
+            return min(running, default=self._last_progress_at)
+
+    def known(self, key: str | None, request: PlanRequest) -> HandleView | None:
+        """The handle that was made with this idempotency key. Raises ConflictError `idempotency_conflict`."""
+        with self._lock:
+            claim = self._claims.by_key(key, request.fingerprint())
+            return None if claim is None else claim.view(self._world.clock())
+
+    def accept(self, request: PlanRequest, key: str | None, retry_after_seconds: float) -> HandleView:
+        """Queue a load. Raises ConflictError, or BusyError `queue_full` or `shutting_down`."""
+        fingerprint = request.fingerprint()
+        with self._lock:
+            now = self._world.clock()
+            known = self._claims.by_key(key, fingerprint)
+            if known is not None:
+                return known.view(now)
+            if self._closing:
+                raise BusyError(
+                    "the daemon is shutting down", code="shutting_down", retry_after_seconds=retry_after_seconds
+                )
+            claim = Claim(
+                handle_id=f"h-{secrets.token_hex(8)}",
+                model_id=f"m-{secrets.token_hex(8)}",
+                request=request,
+                record=open_record(f"l-{secrets.token_hex(8)}", created_at=self._wall(), at_ns=now),
+            )
+            if not self._loads.offer(claim):
+                raise BusyError(
+                    f"the load queue is full: {len(self._loads)} loads wait",
+                    code="queue_full",
+                    retry_after_seconds=retry_after_seconds,
+                )
+            self._claims.add(claim, key)
+            return claim.view(now)
+
+    def release(self, handle_id: str, wait_seconds: float) -> Released:
+        """Give a handle up and wait for the end. Raises NotFoundError `handle_not_found`."""
+        withdrawn = False
+        with self._lock:
+            claim = self._claims.get(handle_id)
+            state = claim.record.state
+            if takes(state, EventKind.RELEASE_ASKED):
+                claim.stop.set()
+                claim.apply(LoadEvent(kind=EventKind.RELEASE_ASKED, at_ns=self._world.clock()), self._wall())
+                self._releases.offer(claim)
+            elif takes(state, EventKind.CANCELLED):
+                claim.stop.set()
+                withdrawn = self._loads.withdraw(claim)
+        if withdrawn:
+            self._fail(claim, CancelledLoadError("the handle was released while its load was queued"))
+        claim.closed.wait(wait_seconds)
+        with self._lock:
+            return claim.released
+
+    def when_ended(self, handle_id: str, callback: Callable[[HandleView], None]) -> Callable[[], None]:
+        """Call `callback` when the load has ended, or now if it has; answers a function that takes that back."""
+        with self._lock:
+            claim = self._claims.get(handle_id)
+            if not claim.told:
+                claim.waiting.append(callback)
+                return partial(self._forget, claim, callback)
+            view = claim.view(self._world.clock())
+        callback(view)
+        return lambda: None
+
+    def close(self, deadline_seconds: float) -> bool:
+        """Refuse new work, cancel what is under way, release what is resident; whether all of it ended in time."""
+        until = time.monotonic() + deadline_seconds
+        with self._lock:
+            self._closing = True
+            held = [claim for claim in self._claims if not claim.closed.is_set()]
+        for claim in held:
+            self.release(claim.id, wait_seconds=0)
+        for claim in held:
+            claim.closed.wait(max(0.0, until - time.monotonic()))
+        ended = []
+        for crew in (self._loads, self._releases):  # a load that ends late may still have a model to give back
+            crew.close()
+            ended.append(crew.join(max(0.0, until - time.monotonic())))
+        return all(ended)
+
+    def tell(self, notice: Notice) -> None:
+        """Let every observer know."""
+        for observer in self._observers:
+            _call(observer, notice)
+
+    # on the crews' threads
+
+    def _load(self, claim: Claim) -> None:
+        try:
+            self._take(claim, LoadEvent(kind=EventKind.STARTED, at_ns=self._world.clock()))
+            self.tell(LoadStarted(claim.record.stages(0)[0].seconds))
+            loaded = run_load(claim.request, self._world, partial(self._take, claim), claim.stop)
+        except GgufdError as error:
+            self._fail(claim, error)
+        except Exception:
+            _log.exception("load %s ended in an error nobody foresaw", claim.record.id)
+            self._fail(claim, internal_error(f"load {claim.record.id}"))
+        else:
+            self._hand_over(claim, loaded)
+
+    def _hand_over(self, claim: Claim, loaded: LoadedModel) -> None:
+        """Make the model resident, unless its release was asked for in the meantime."""
+        plan_errors = loaded.plan_errors()
+        with self._lock:
+            wanted = not claim.stop.is_set()
+            if wanted:
+                claim.model = loaded
+                claim.apply(LoadEvent(kind=EventKind.VERIFIED, at_ns=self._world.clock()), self._wall())
+        if wanted:
+            self._tell_ended(claim, plan_errors)
+        else:
+            self._give_back(claim, loaded)
+            self._fail(claim, CancelledLoadError("the handle was released before its load ended"))
+
+    def _fail(self, claim: Claim, error: GgufdError) -> None:
+        """End the load without a model; its own unwinding has given everything back."""
+        with self._lock:
+            stage = claim.record.state
+            claim.fail(error, self._world.clock(), self._wall())
+        if isinstance(error, FileError) and stage in HEADER_STAGES:
+            self.tell(HeaderRejected(error.code))
+        self._settle(claim)
+        self._tell_ended(claim, {})
+
+    def _free(self, claim: Claim) -> None:
+        loaded, claim.model = claim.model, None
+        assert loaded is not None, "only a ready claim can be asked to release"
+        self._give_back(claim, loaded)
+        self._take(claim, LoadEvent(kind=EventKind.FREED, at_ns=self._world.clock()))
+        seconds = claim.record.release_ns / NANOSECONDS
+        unreleased = self._settle(claim)
+        _log.info(
+            "unloaded handle=%s model_id=%s released_bytes=%d seconds=%.3f",
+            claim.id,
+            claim.model_id,
+            claim.released.released_bytes,
+            seconds,
+        )
+        self.tell(Unloaded(seconds, unreleased))
+
+    def _give_back(self, claim: Claim, loaded: LoadedModel) -> None:
+        try:
+            loaded.free(partial(self._take, claim))
+        except Exception:
+            _log.exception("freeing the memory of load %s failed", claim.record.id)
+
+    def _settle(self, claim: Claim) -> Mapping[str, int]:
+        """Close a claim whose state is final: its plan is archived; answers what its devices have not given back."""
+        packed = None if claim.prepared is None else PlanArchive.pack(claim.prepared.as_json())
+        with self._lock:
+            claim.prepared = None
+            if packed is not None:
+                self.archive.put(claim.id, packed)
+            unreleased: Counter[str] = Counter()
+            for device, nbytes in claim.allocated.items():
+                unreleased[claim.public_name(device)] += nbytes
+            self._unreleased.update(unreleased)
+            self._claims.ended(claim)
+        claim.closed.set()
+        return +unreleased
+
+    # telling
+
+    def _take(self, claim: Claim, signal: Signal) -> None:
+        """What a running load has to say; called from its threads."""
+        wall = self._wall()
+        with self._lock:
+            claim.apply(signal, wall)
+            self._last_progress_at = wall
+        if isinstance(signal, Placed):
+            self.tell(Placed(claim.public_name(signal.device), signal.nbytes))
+        elif isinstance(signal, FileRead):
+            self.tell(signal)
+
+    def _tell_ended(self, claim: Claim, plan_errors: Mapping[str, float]) -> None:
+        with self._lock:
+            view = claim.view(self._world.clock())
+            waiting, claim.waiting, claim.told = claim.waiting, [], True
+            fallbacks = claim.fallbacks
+        _log.info(
+            "load ended id=%s handle=%s model=%r outcome=%s reason=%s seconds=%.3f %s",
+            view.load_id,
+            view.id,
+            view.model,
+            view.state,
+            "none" if view.failure is None else view.failure.code,
+            view.duration_seconds,
+            " ".join(f"{stage.stage}={stage.seconds:.3f}" for stage in view.stages),
+        )
+        for fallback in fallbacks:
+            self.tell(FellBack(fallback))
+        self.tell(LoadEnded(view, claim.request.split_mode, plan_errors))
+        for callback in waiting:
+            _call(callback, view)
+
+    def _forget(self, claim: Claim, callback: Callable[[HandleView], None]) -> None:
+        with self._lock:
+            if callback in claim.waiting:
+                claim.waiting.remove(callback)
+
+
+def internal_error(what: str) -> GgufdError:
+    """The error that stands for a fault of our own, or for one of the machine's that nothing foresaw."""
+    return GgufdError(f"{what} ended in an error nobody foresaw; the log has the details", code="internal")
+
+
+def _call(function: Callable[[Any], None], value: Any) -> None:
+    try:
+        function(value)
+    except Exception:
+        _log.exception("an observer failed")
