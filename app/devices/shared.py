@@ -70,9 +70,10 @@ class SharedMemory:
         helpers = [threading.Thread(target=work, name="ggufd-populate", daemon=True) for _ in range(extra)]
         started: list[threading.Thread] = []
         try:
-            for helper in helpers:
-                helper.start()
-                started.append(helper)
+            with suppress(RuntimeError):  # the system has no more threads: those that run are enough
+                for helper in helpers:
+                    helper.start()
+                    started.append(helper)
             work()
         finally:
             for helper in started:
