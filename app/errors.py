@@ -11,7 +11,8 @@
     ├── CapacityError                a device has too little memory                        insufficient_memory
     ├── BusyError                    not now: queue full, still loading, shutting down     busy
     ├── DeviceError                  a device failed to do what it said it can             device_failed
-    └── CancelledLoadError           the client released the handle while it was loading   cancelled
+    ├── CancelledLoadError           the client released the handle while it was loading   cancelled
+    └── UnreachableError             no daemon answers where a client looked for one       unreachable
 
 A class says whose fault it is (and so which HTTP status, decided in `api/problems.py`); the `code` says which
 fact failed and never changes once published; the facts themselves travel as fields.
@@ -46,7 +47,13 @@ class GgufdError(Exception):
 class RequestError(GgufdError):
     """The request is malformed: a field, a ratio, a pattern, a device that cannot be meant. Fact: `field`."""
 
-    codes: ClassVar[tuple[str, ...]] = ("bad_request", "payload_too_large", "method_not_allowed", "not_acceptable", "unsupported_media_type")
+    codes: ClassVar[tuple[str, ...]] = (
+        "bad_request",
+        "payload_too_large",
+        "method_not_allowed",
+        "not_acceptable",
+        "unsupported_media_type",
+    )
 
 
 class NotFoundError(RequestError):
@@ -64,7 +71,13 @@ class AccessError(GgufdError):
 class ConflictError(GgufdError):
     """The request contradicts what is already there."""
 
-    codes: ClassVar[tuple[str, ...]] = ("conflict", "idempotency_conflict", "in_use", "illegal_transition", "stale_plan")
+    codes: ClassVar[tuple[str, ...]] = (
+        "conflict",
+        "idempotency_conflict",
+        "in_use",
+        "illegal_transition",
+        "stale_plan",
+    )
 
 
 class FileError(GgufdError):
@@ -119,7 +132,12 @@ class MetadataError(FileError):
 class PlanError(GgufdError):
     """No legal plan exists. Facts: `architecture`, `capability`, `tensor`, `device`, as they apply."""
 
-    codes: ClassVar[tuple[str, ...]] = ("impossible_plan", "unsupported_split", "unsupported_load_mode", "device_not_loadable")
+    codes: ClassVar[tuple[str, ...]] = (
+        "impossible_plan",
+        "unsupported_split",
+        "unsupported_load_mode",
+        "device_not_loadable",
+    )
 
 
 class CapacityError(GgufdError):
@@ -144,3 +162,9 @@ class CancelledLoadError(GgufdError):
     """The handle was released before its load ended."""
 
     codes: ClassVar[tuple[str, ...]] = ("cancelled",)
+
+
+class UnreachableError(GgufdError):
+    """No daemon answers, or it broke off; only clients say this. Fact: `url`."""
+
+    codes: ClassVar[tuple[str, ...]] = ("unreachable",)

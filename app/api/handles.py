@@ -5,26 +5,13 @@ import contextlib
 
 from fastapi import FastAPI, Request, Response
 
-from app.api import bodies, problems
+from app.api import bodies
 from app.api.answers import answer, encode, problem_answer, raw
 from app.api.context import PLAN_BODY, ApiContext
 from app.api.incoming import idempotency_key, json_body, wait_seconds
+from app.api.views import handle_json, location_of
 from app.api.workers import Pool
 from app.loading.lifecycle import UNDER_WAY
-from app.residency.handles import HandleView
-
-
-def location_of(handle_id: str) -> str:
-    """Where a handle is found."""
-    return f"/v1/handles/{handle_id}"
-
-
-def handle_json(view: HandleView) -> dict[str, object]:
-    """A handle as it is shown: its error, if it has one, completed to a problem."""
-    shown = view.as_json()
-    if view.failure is not None:
-        shown["error"] = problems.problem(view.failure.as_error(), instance=location_of(view.id))
-    return shown
 
 
 async def until_ended(context: ApiContext, handle_id: str, seconds: float) -> None:
@@ -36,10 +23,12 @@ async def until_ended(context: ApiContext, handle_id: str, seconds: float) -> No
         with contextlib.suppress(RuntimeError):  # the loop may be closed by the time a forgotten load ends
             loop.call_soon_threadsafe(ended.set)
 
-    await context.workers.run(Pool.VIEW, lambda: context.service.when_ended(handle_id, wake))
-    with contextlib.suppress(TimeoutError):
+    forget = await context.workers.run(Pool.VIEW, lambda: context.service.when_ended(handle_id, wake))
+    try:
         async with asyncio.timeout(seconds):
             await ended.wait()
+    except TimeoutError:
+        forget()
 
 
 def add_handle_routes(app: FastAPI, context: ApiContext) -> None:

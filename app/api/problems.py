@@ -19,6 +19,7 @@ from app.errors import (
     NotFoundError,
     PlanError,
     RequestError,
+    UnreachableError,
 )
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -35,6 +36,7 @@ _STATUS_BY_CLASS: Final[Mapping[type[GgufdError], int]] = {
     FileError: 422,
     PlanError: 422,
     DeviceError: 500,
+    UnreachableError: 502,
     BusyError: 503,
     CapacityError: 507,
     GgufdError: 500,
@@ -118,6 +120,8 @@ TITLES: Final[Mapping[str, str]] = {
     "still_loading": "The load has not come far enough yet",
     "cooling_down": "The model is left alone for a while after it failed",
     "shutting_down": "The daemon is shutting down",
+    # said by clients alone
+    "unreachable": "No daemon answers at this address",
 }
 
 
@@ -177,3 +181,16 @@ def retry_after_seconds(error: GgufdError) -> int | None:
 def unforeseen(instance: str | None = None) -> dict[str, Any]:
     """The problem of an exception nobody raised on purpose: it says so and gives nothing away."""
     return problem(GgufdError("an unforeseen error; the daemon's log has the details"), instance=instance)
+
+
+def error_from(body: Mapping[str, Any]) -> GgufdError:
+    """The error that a problem document tells of, as its own class: the inverse of `problem`.
+
+    A code that this version does not know becomes a plain GgufdError that repeats it.
+    """
+    code, detail = str(body.get("code", "")), str(body.get("detail") or body.get("title") or "no reason given")
+    facts = {name: value for name, value in body.items() if name not in RESERVED}
+    for cls in error_classes():
+        if code in cls.codes:
+            return cls(detail, code=code, **facts)
+    return GgufdError(f"{code}: {detail}", **facts)

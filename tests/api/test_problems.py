@@ -65,3 +65,17 @@ def test_the_unforeseen_gives_nothing_away() -> None:
     """An exception nobody raised on purpose is a 500 with the code `internal` and no trace."""
     body = problems.unforeseen()
     assert (500, "internal") == (body["status"], body["code"])
+
+
+@pytest.mark.parametrize(("cls", "code"), CLASSES_AND_CODES)
+def test_a_problem_becomes_its_error_again(cls: type[GgufdError], code: str) -> None:
+    """A client gets back the code, the sentence and the facts, in a class that has the code."""
+    error = problems.error_from(problems.problem(cls("what failed", code=code, tensor="a"), instance="/x"))
+    assert (code, "what failed", {"tensor": "a"}) == (error.code, error.message, error.facts)
+    assert code in type(error).codes
+
+
+def test_an_unknown_code_is_still_an_error() -> None:
+    """A problem from a newer daemon, or from something else altogether, is repeated and not guessed at."""
+    assert "brand_new: it failed" == problems.error_from({"code": "brand_new", "detail": "it failed"}).message
+    assert isinstance(problems.error_from({}), GgufdError)

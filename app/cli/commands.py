@@ -1,0 +1,79 @@
+"""The commands, and what all of them share: parsing, one-line errors, exit codes, quiet ends of broken pipes."""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from app import __version__
+from app.cli.text import printable
+from app.errors import GgufdError
+
+FAILED: Final = 1
+MISUSED: Final = 2
+INTERRUPTED: Final = 130
+_MESSAGE_CHARACTERS: Final = 2000
+
+COMMANDS: Final[Mapping[str, str]] = {
+    "quickstart": "start a daemon, load a real model on two devices, show what happened, and stop",
+    "serve": "run the daemon",
+    "load": "ask a running daemon for a model and watch it load",
+    "plan": "show where every tensor of a model would go, and why; loads nothing",
+    "inspect": "show what is in a GGUF file",
+    "architectures": "show the catalog of architectures",
+}
+"""Each command's name is its module's; only the module of the command that is asked for is imported."""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Carry out the command line `argv`; answers the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a path may hold any bytes, a terminal not
+    try:
+        code = _carry_out(argv)
+        sys.stdout.flush()
+    except GgufdError as error:
+        complain(error)
+        return FAILED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return code
+
+
+def complain(error: GgufdError) -> None:
+    """One line on standard error: the code and the sentence."""
+    sys.stderr.write(f"ggufd: {error.code}: {printable(error.message, _MESSAGE_CHARACTERS)}\n")
+
+
+def parser_for(argv: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser, complete for the command that `argv` names."""
+    parser = argparse.ArgumentParser(
+        prog="ggufd", description="Loads GGUF models on request, and says where every tensor goes and why."
+    )
+    parser.add_argument("--version", action="version", version=f"ggufd {__version__}")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    chosen = next((word for word in argv if word in COMMANDS), None)
+    for name, summary in COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        if name == chosen:
+            module = importlib.import_module(f"app.cli.{name}")
+            module.add_arguments(subparser)
+            subparser.set_defaults(run=module.run)
+    return parser
+
+
+def _carry_out(argv: Sequence[str]) -> int:
+    try:
+        arguments = parser_for(argv).parse_args(argv)
+    except SystemExit as end:  # argparse has said what is wrong, or has shown the help
+        return end.code if isinstance(end.code, int) else MISUSED
+    code = arguments.run(arguments)
+    assert isinstance(code, int)
+    return code

@@ -1,0 +1,145 @@
+"""`ggufd serve`: the daemon in the foreground, until SIGTERM or SIGINT; then it gives everything back and ends with 0.
+
+On a signal new work is refused (503 `shutting_down`), loads are cancelled, resident models are freed, clients that
+wait get their answers, and only then the port is closed. A second SIGINT does not wait for anybody.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Final
+
+import uvicorn
+
+from app.errors import RequestError
+from app.main import Daemon, build
+from app.settings import SETTINGS, Settings, process_settings
+
+MISUSED: Final = 2
+_LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_KEEP_ALIVE_SECONDS: Final = 30
+_GRACE_SECONDS: Final = 5
+_POLL_SECONDS: Final = 0.02
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Every setting as a flag."""
+    for setting in SETTINGS:
+        default = f"default: {setting.default}" if setting.default else "no default"
+        parser.add_argument(
+            setting.flag,
+            dest=f"setting_{setting.name}",
+            metavar=setting.unit.upper(),
+            help=f"{setting.meaning} ({default}; or {setting.variable})".replace("%", "%%"),
+        )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until told to stop. 2 if a setting makes no sense, 1 if the address cannot be listened on."""
+    told = {setting.name: getattr(arguments, f"setting_{setting.name}") for setting in SETTINGS}
+    try:
+        settings = process_settings({name: text for name, text in told.items() if text is not None})
+        check_roots(settings)
+    except RequestError as error:
+        sys.stderr.write(f"ggufd serve: {error.message}\n")
+        return MISUSED
+    logging.basicConfig(level=settings.log_level.upper(), format=_LOG_FORMAT, stream=sys.stderr)
+    logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
+    try:
+        listening = listen(settings.host, settings.port)
+    except OSError as error:
+        sys.stderr.write(f"ggufd serve: cannot listen on {settings.host}:{settings.port}: {error.strerror or error}\n")
+        return 1
+    daemon = build(settings)
+    return serve(daemon, listening, settings)
+
+
+def check_roots(settings: Settings) -> None:
+    """Raises RequestError for a model root that is no folder: better now than at the first load."""
+    for root in settings.model_roots:
+        if not root.is_dir():
+            raise RequestError(f"model_roots: {str(root)!r} is not a folder", field="model_roots")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket for `host` and `port` (0: a free one). Raises OSError."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(1024)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def serve(daemon: Daemon, listening: socket.socket, settings: Settings) -> int:
+    """Serve `daemon` on `listening`, print where, and close everything when told to stop."""
+    config = uvicorn.Config(
+        daemon.app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
+    server = _Server(config, daemon, settings.shutdown_seconds)
+    server.run(sockets=[listening])
+    if not server.closed_in_time:
+        sys.stderr.write("ggufd serve: not everything was given back within shutdown_seconds\n")
+    return 0
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, taught to give back what it serves before it stops listening, and to end with 0."""
+
+    def __init__(self, config: uvicorn.Config, daemon: Daemon, deadline_seconds: float) -> None:
+        super().__init__(config)
+        self._daemon = daemon
+        self._deadline_seconds = deadline_seconds
+        self.closed_in_time = False
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:  # type: ignore[override]  # raising the signal again would end us by it
+        handled = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self._told_to_stop) for number in handled}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        assert sockets is not None
+        host, port = sockets[0].getsockname()[:2]
+        sys.stdout.write(f"ggufd listens on http://{f'[{host}]' if ':' in host else host}:{port}\n")
+        sys.stdout.flush()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        closing = threading.Thread(target=self._close, name="shutdown", daemon=True)
+        closing.start()
+        while closing.is_alive() and not self.force_exit:
+            await asyncio.sleep(_POLL_SECONDS)
+        await super().shutdown(sockets)
+
+    def _close(self) -> None:
+        self.closed_in_time = self._daemon.service.close(self._deadline_seconds)
+
+    def _told_to_stop(self, number: int, _frame: FrameType | None) -> None:
+        if self.should_exit and number == signal.SIGINT:
+            self.force_exit = True
+        self.should_exit = True

@@ -1,0 +1,77 @@
+"""The flags that say how a model shall be spread, and the request body they mean: the same for plan and load."""
+
+import argparse
+from typing import Any
+
+from app.errors import RequestError
+from app.loading.negotiation import LoadMode
+from app.planner.plan import SplitMode
+from app.units import parse_bytes
+
+
+def add_wish_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of a plan request."""
+    parser.add_argument(
+        "--devices",
+        metavar="LIST",
+        help="devices in order, separated by commas: names (host0), sizes (8GiB) or named sizes (big=24GiB);"
+        " sizes declare devices that need not exist",
+    )
+    parser.add_argument("--split-mode", choices=[mode.value for mode in SplitMode], help="default: layer")
+    parser.add_argument("--tensor-split", metavar="RATIOS", help="a share per device, separated by commas: 3,1")
+    parser.add_argument("--main-device", metavar="NAME", help="the device of split mode none; default: the first")
+    parser.add_argument(
+        "--n-gpu-layers", metavar="N", type=int, help="layers on devices, counted from the output; default: all"
+    )
+    parser.add_argument(
+        "--override",
+        metavar="PATTERN=DEVICE",
+        action="append",
+        help="put the tensors whose name the pattern (RE2) matches on that device; may be given several times",
+    )
+    parser.add_argument("--load-mode", choices=[mode.value for mode in LoadMode], help="default: auto")
+
+
+def wish_body(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
+    """The body of the request for `model` that the flags mean. Raises RequestError naming the flag."""
+    body: dict[str, Any] = {
+        "model": model,
+        "split_mode": arguments.split_mode,
+        "devices": None if arguments.devices is None else _devices(arguments.devices),
+        "tensor_split": None if arguments.tensor_split is None else _ratios(arguments.tensor_split),
+        "main_device": arguments.main_device,
+        "n_gpu_layers": arguments.n_gpu_layers,
+        "overrides": None if arguments.override is None else [_override(text) for text in arguments.override],
+        "load_mode": arguments.load_mode,
+    }
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def _devices(text: str) -> list[str | dict[str, Any]]:
+    devices: list[str | dict[str, Any]] = []
+    for index, part in enumerate(part.strip() for part in text.split(",")):
+        name, equals, size = part.partition("=")
+        if not equals and not part[:1].isdigit():
+            devices.append(part)
+            continue
+        try:
+            memory = parse_bytes(size if equals else part)
+        except ValueError as error:
+            raise RequestError(f"--devices: {error}", field="devices") from error
+        kind = "host" if name == "host" else "simulated"
+        devices.append({"name": name if equals else f"device{index}", "kind": kind, "memory_bytes": memory})
+    return devices
+
+
+def _ratios(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise RequestError(f"--tensor-split: {text!r} is not a list of numbers", field="tensor_split") from error
+
+
+def _override(text: str) -> dict[str, str]:
+    pattern, equals, device = text.rpartition("=")  # a pattern may hold an equals sign, a device's name not
+    if not equals:
+        raise RequestError(f"--override: {text!r} is not of the form PATTERN=DEVICE", field="overrides")
+    return {"pattern": pattern, "device": device}
