@@ -245,7 +245,7 @@ class Keeper:
 
     def _give_back(self, claim: Claim, loaded: LoadedModel) -> None:
         try:
-            loaded.free(partial(self._take, claim))
+            loaded.free()
         except Exception:
             _log.exception("freeing the memory of load %s failed", claim.record.id)
 
