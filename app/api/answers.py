@@ -1,24 +1,15 @@
-"""Answers: JSON that people can read through curl and line tools can search, and problems with their headers."""
+"""Answers: JSON and problems, with their headers."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from fastapi.responses import Response
 
 from app.api import problems
+from app.api.encoding import encode
 from app.errors import GgufdError
 
 JSON = "application/json"
-
-
-def encode(value: Mapping[str, Any]) -> bytes:
-    """`value` as JSON, one member a line, and one line for each object of a list (a plan has a tensor per line).
-
-    Characters that UTF-8 cannot carry (a path may hold any bytes) become JSON's own escapes.
-    """
-    members = ",\n".join(f"  {_dumps(key)}: {_member(member)}" for key, member in value.items())
-    return f"{{\n{members}\n}}\n".encode("utf-8", "backslashreplace")
 
 
 def answer(
@@ -47,14 +38,3 @@ def problem_answer(
     retry = problems.retry_after_seconds(error)
     waiting = {} if retry is None else {"Retry-After": str(retry)}
     return answer(body, body["status"], headers={**waiting, **(headers or {})}, media_type=problems.MEDIA_TYPE)
-
-
-def _member(value: Any) -> str:
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        items = ",\n".join(f"    {_dumps(item)}" for item in value)
-        return f"[\n{items}\n  ]"
-    return _dumps(value)
-
-
-def _dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)

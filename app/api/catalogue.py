@@ -3,8 +3,9 @@
 from fastapi import FastAPI, Request, Response
 
 from app.api import bodies
-from app.api.answers import encode, raw
+from app.api.answers import raw
 from app.api.context import PLAN_BODY, ApiContext
+from app.api.encoding import encode
 from app.api.incoming import json_body
 from app.api.views import architecture_json, device_json
 from app.api.workers import Pool

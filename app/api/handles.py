@@ -6,8 +6,9 @@ import contextlib
 from fastapi import FastAPI, Request, Response
 
 from app.api import bodies
-from app.api.answers import answer, encode, problem_answer, raw
+from app.api.answers import answer, problem_answer, raw
 from app.api.context import PLAN_BODY, ApiContext
+from app.api.encoding import encode
 from app.api.incoming import idempotency_key, json_body, wait_seconds
 from app.api.views import handle_json, location_of
 from app.api.workers import Pool

@@ -4,8 +4,9 @@ from fastapi import FastAPI, Request, Response
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from app.api.answers import answer, encode, problem_answer, raw
+from app.api.answers import answer, problem_answer, raw
 from app.api.context import ApiContext
+from app.api.encoding import encode
 from app.api.workers import Pool
 from app.errors import BusyError
 

@@ -24,7 +24,8 @@ from app.errors import (
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:ggufd:problem:"
-RESERVED: Final = frozenset({"type", "title", "status", "code", "detail", "instance"})
+RESERVED: Final = frozenset({"type", "title", "status", "code", "detail", "instance", "tensors"})
+"""No fact may bear these names: the problem's own members, and `tensors`, by which a plan is told from a problem."""
 DEFAULT_RETRY_SECONDS: Final = 1.0
 
 _STATUS_BY_CLASS: Final[Mapping[type[GgufdError], int]] = {
@@ -164,7 +165,7 @@ def problem(error: GgufdError, *, instance: str | None = None) -> dict[str, Any]
     if instance is not None:
         body["instance"] = instance
     clash = RESERVED & error.facts.keys()
-    assert not clash, f"facts {sorted(clash)} of {error.code} would hide members of the problem"
+    assert not clash, f"facts {sorted(clash)} of {error.code} bear names that a problem reserves"
     body.update(error.facts)
     return body
 

@@ -92,7 +92,7 @@ class Comparison:
                 + (", …" if len(names) > 5 else ""),
                 code="unexpected_tensor",
                 tensor=names[0],
-                tensors=[*names[:20]],
+                unexpected=[*names[:20]],
                 expected=len(self.matches),
                 found=len(self.matches) + len(names),
             )

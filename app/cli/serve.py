@@ -113,7 +113,8 @@ class _Server(uvicorn.Server):
         self.closed_in_time = False
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:  # type: ignore[override]  # raising the signal again would end us by it
+    def capture_signals(self) -> Iterator[None]:
+        """Unlike the original, do not raise the signal again afterwards: it would end us."""
         handled = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, self._told_to_stop) for number in handled}
         try:
@@ -123,6 +124,7 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start listening, and say where."""
         await super().startup(sockets)
         assert sockets is not None
         host, port = sockets[0].getsockname()[:2]
@@ -130,6 +132,7 @@ class _Server(uvicorn.Server):
         sys.stdout.flush()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Give everything back while still answering; then stop listening."""
         closing = threading.Thread(target=self._close, name="shutdown", daemon=True)
         closing.start()
         while closing.is_alive() and not self.force_exit:
