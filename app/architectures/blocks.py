@@ -81,6 +81,35 @@ def qkv(
     yield from biases
 
 
+def norms(layer: int, width: int, *of: Role) -> Iterator[Expected]:
+    """Norms of one width, in the given order."""
+    for role in of:
+        yield need(role, layer, width)
+
+
+def attention(hp: HParams, names: Names, layer: int, n_q: int, n_k: int, n_v: int) -> Iterator[Expected]:
+    """Norm, Q, K and V (fused or apart, with optional biases) and an output projection from Q's width."""
+    yield need(roles.ATTN_NORM, layer, hp.n_embd)
+    yield from qkv(hp, names, layer, n_q, n_k, n_v)
+    yield need(roles.ATTN_OUT, layer, n_q, hp.n_embd)
+
+
+def layer_norm(role: Role, layer: int | None, width: int, *, required: bool = True) -> Iterator[Expected]:
+    """A norm that scales and shifts: weight and bias."""
+    yield tensor(role, layer, width, required=required)
+    yield tensor(role.bias, layer, width, required=required)
+
+
+def head_widths(hp: HParams) -> tuple[int, int, int]:
+    """Widths of Q, K and V as the heads of the first layer make them."""
+    return hp.n_embd_head_k() * hp.n_head[0], hp.n_embd_k_gqa(), hp.n_embd_v_gqa()
+
+
+def model_widths(hp: HParams) -> tuple[int, int, int]:
+    """Widths of Q, K and V where Q is as wide as the model, and K as wide as V."""
+    return hp.n_embd, hp.n_embd_v_gqa(), hp.n_embd_v_gqa()
+
+
 def rotary_factors(layer: int, n_rot: int, *factors: Role) -> Iterator[Expected]:
     """Model-level rotary tables used by every layer: the first layer's is the tensor, the others' are copies of it."""
     for role in factors:
@@ -133,6 +162,21 @@ def nextn_unused(expected: Iterable[Expected], *, present: bool) -> Iterator[Exp
     """
     for item in expected:
         yield replace(item, required=item.required and present, unused=True)
+
+
+def trunk_is_missing(hp: HParams, names: Names) -> bool:
+    """Whether the file holds only the NextN layers of a model: then nothing of the trunk is required."""
+    return hp.n_layer_nextn > 0 and roles.ATTN_NORM.tensor_name(0) not in names
+
+
+def nextn_head(hp: HParams, layer: int) -> Iterator[Expected]:
+    """What makes a block a NextN (multi-token prediction) block: the joining projection, its norms, optional heads."""
+    yield need(roles.NEXTN_EH_PROJ, layer, 2 * hp.n_embd, hp.n_embd)
+    yield need(roles.NEXTN_ENORM, layer, hp.n_embd)
+    yield need(roles.NEXTN_HNORM, layer, hp.n_embd)
+    yield may(roles.NEXTN_EMBED_TOKENS, layer, hp.n_embd, hp.n_vocab)
+    yield may(roles.NEXTN_SHARED_HEAD_HEAD, layer, hp.n_embd, hp.n_vocab)
+    yield may(roles.NEXTN_SHARED_HEAD_NORM, layer, hp.n_embd)
 
 
 _SCALED = (

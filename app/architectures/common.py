@@ -53,11 +53,14 @@ COMMON: Final = (
 )
 
 
-def resolve_common(arch: str, metadata: Mapping[str, KeyValue], own: Sequence[HParam]) -> HParams:
+def resolve_common(
+    arch: str, metadata: Mapping[str, KeyValue], own: Sequence[HParam], *, lone_expert_is_dense: bool = False
+) -> HParams:
     """The hyperparameters all models have, plus the values of an architecture's `own` keys.
 
-    A key declared again in `own` replaces the common declaration (other bounds, required where it was optional).
-    Raises MetadataError: missing_key, wrong_key_type, bad_value.
+    `lone_expert_is_dense`: fewer than two experts count as none. A key declared again in `own` replaces the common
+    declaration (other bounds, required where it was optional). Raises MetadataError: missing_key, wrong_key_type,
+    bad_value.
     """
     n_layer_all = _int(read_values(arch, (_BLOCK_COUNT,), metadata, 0)["block_count"])
     replaced = {param.key for param in own}
@@ -78,6 +81,8 @@ def resolve_common(arch: str, metadata: Mapping[str, KeyValue], own: Sequence[HP
     n_rot = _or(values["rope.dimension_count"], head_k) if n_head[0] else 0
     n_expert = _int(values["expert_count"])
     n_expert_used = _ints(values["expert_used_count"])
+    if lone_expert_is_dense and n_expert <= 1:
+        n_expert, n_expert_used = 0, (0,) * n_layer_all
     _check_experts(arch, n_expert, n_expert_used, values)
     labels = values["classifier.output_labels"]
     return HParams(
@@ -119,6 +124,13 @@ def bad_value(arch: str, key: str, found: int | float | str, expected: str) -> M
         expected=expected,
         found=found,
     )
+
+
+def require(hp: HParams, *keys: str) -> None:
+    """Refuse a file without keys that another key makes necessary. Raises MetadataError missing_key."""
+    for key in keys:
+        if not hp.given(key):
+            raise MetadataError(f"{hp.arch}.{key} is missing", code="missing_key", key=f"{hp.arch}.{key}")
 
 
 def count_vocabulary(arch: str, metadata: Mapping[str, KeyValue]) -> int:

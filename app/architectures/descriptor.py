@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from app.architectures.hparams import HParam, HParams, RopeType
 from app.architectures.manifest import Expected, Names
@@ -20,6 +20,7 @@ class Capabilities:
     `q_gate`: Q carries a gate of its own width, so whole heads of Q are twice as wide. `v_follows_k`: in linear
     attention V is laid out on the scale of K (k0 v0, k1 v1, k0 v2, …) and is cut in runs of K's width.
     `linear_attention`: the layout of delta-rule layers (fused QKV, alpha, beta) applies to recurrent layers.
+    `lone_expert_is_dense`: files may count a dense feed-forward as one expert.
     """
 
     tensor_split: bool = True
@@ -32,6 +33,7 @@ class Capabilities:
     q_gate: bool = False
     v_follows_k: bool = False
     linear_attention: bool = False
+    lone_expert_is_dense: bool = False
 
 
 def unknown_size(_hparams: HParams) -> str:
@@ -61,7 +63,7 @@ class Architecture:
     raises MetadataError on contradictions. `manifest`: every tensor it may have, given the hyperparameters and the
     names that are in the file, in the reference's order. `rope`: rotary type, fixed or following from hyperparameters.
     `split`: exceptions to the standard rules, fixed or following. `example`: small metadata without the prefix, from
-    which tests build a file. `refused`: why a model of this architecture is known and never loaded.
+    which tests build a file. `refused`: why a file of this architecture is known and never loaded, with its code.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Architecture:
     split: SplitOverrides | Callable[[HParams], SplitOverrides] = NO_OVERRIDES
     example: Mapping[str, Any]
     refused: str | None = None
+    refused_code: Literal["not_a_model", "unsupported_architecture"] = "not_a_model"
 
     def rope_type(self, hparams: HParams) -> RopeType:
         """How this model's rotary positions pair values."""

@@ -23,6 +23,8 @@ class Kind(Enum):
     """The type a key must have; the reference refuses any other."""
 
     U32 = ValueType.U32
+    I32 = ValueType.I32
+    U64 = ValueType.U64
     F32 = ValueType.F32
     BOOL = ValueType.BOOL
     STRING = ValueType.STRING
@@ -69,7 +71,8 @@ class RopeType(IntEnum):
 class HParam:
     """One key of the metadata, without the `<architecture>.` in front.
 
-    `default` is None where the absence itself means something; `minimum` and `maximum` bound each value.
+    `default` is None where the absence itself means something; `minimum` and `maximum` bound each value. `bare`: the
+    key has no architecture in front.
     """
 
     key: str
@@ -80,6 +83,11 @@ class HParam:
     minimum: int | None = None
     maximum: int | None = None
     choices: tuple[str, ...] | None = None
+    bare: bool = False
+
+    def name(self, arch: str) -> str:
+        """The key as it stands in a file of architecture `arch`."""
+        return self.key if self.bare else f"{arch}.{self.key}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +252,7 @@ def read_values(
     arch: str, declared: Sequence[HParam], metadata: Mapping[str, KeyValue], n_layer_all: int
 ) -> dict[str, Value | None]:
     """Every declared key's value, checked. Raises MetadataError: missing_key, wrong_key_type or bad_value."""
-    return {param.key: _read(f"{arch}.{param.key}", param, metadata, n_layer_all) for param in declared}
+    return {param.key: _read(param.name(arch), param, metadata, n_layer_all) for param in declared}
 
 
 def _read(key: str, param: HParam, metadata: Mapping[str, KeyValue], n_layer_all: int) -> Value | None:
@@ -291,6 +299,8 @@ def _scalar(key: str, param: HParam, entry: KeyValue) -> int | float | bool | st
 
 _ELEMENT_TYPES: Final = {
     Kind.U32: (ValueType.U32, ValueType.I32),
+    Kind.U64: (ValueType.U64,),
+    Kind.I32: (ValueType.U32, ValueType.I32),
     Kind.F32: (ValueType.F32,),
     Kind.BOOL: (ValueType.BOOL,),
 }
@@ -301,7 +311,7 @@ def _array(key: str, param: HParam, entry: KeyValue, array: ArrayValue, n_layer_
     if param.form is Form.SCALAR or param.kind is Kind.STRING:
         raise _wrong_type(key, param.kind.value.name.lower(), entry)
     allowed = _ELEMENT_TYPES[param.kind]
-    if param.kind is Kind.U32:
+    if param.kind in (Kind.U32, Kind.I32):
         allowed = (*allowed, ValueType.BOOL)
     if array.element_type not in allowed:
         raise _wrong_type(key, f"an array of {param.kind.value.name.lower()}", entry)
@@ -335,7 +345,7 @@ def _array(key: str, param: HParam, entry: KeyValue, array: ArrayValue, n_layer_
                 found=element,
             )
         _check_bounds(key, param, element)
-        elements.append(int(element) if param.kind is Kind.U32 else element)
+        elements.append(int(element) if param.kind in (Kind.U32, Kind.I32) else element)
     return tuple(elements)
 
 

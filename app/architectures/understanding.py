@@ -92,7 +92,7 @@ def understand(model: ModelFile, catalog: Catalog) -> Understanding:
         raise _not_a_model("an adapter (LoRA), which is applied to a model and is none itself", "general.type")
     architecture = catalog.get(name)
     if architecture.refused is not None:
-        raise _not_a_model(architecture.refused, "general.architecture")
+        raise _not_a_model(architecture.refused, "general.architecture", architecture.refused_code)
     if not model.tensors:
         raise MetadataError("the file has metadata and no tensors: a vocabulary, not a model", code="no_tensors")
     file_type = model.metadata.get("general.file_type")
@@ -109,8 +109,11 @@ def understand(model: ModelFile, catalog: Catalog) -> Understanding:
 
 def resolve(architecture: Architecture, metadata: Mapping[str, KeyValue]) -> HParams:
     """The hyperparameters of a model of `architecture`. Raises MetadataError as `understand` does."""
-    hparams = resolve_common(architecture.name, metadata, architecture.hparams)
-    if architecture.capabilities.recurrent:
+    capabilities = architecture.capabilities
+    hparams = resolve_common(
+        architecture.name, metadata, architecture.hparams, lone_expert_is_dense=capabilities.lone_expert_is_dense
+    )
+    if capabilities.recurrent:
         hparams = replace(hparams, is_recr=(True,) * hparams.n_layer_all)
     return architecture.derive(hparams)
 
@@ -127,5 +130,5 @@ def _string(metadata: Mapping[str, KeyValue], key: str) -> str:
     return str(entry.value).strip()
 
 
-def _not_a_model(what: str, key: str) -> MetadataError:
-    return MetadataError(f"the file is not a model: it is {what}", code="not_a_model", key=key)
+def _not_a_model(what: str, key: str, code: str = "not_a_model") -> MetadataError:
+    return MetadataError(f"the file is not a model that can be loaded: it is {what}", code=code, key=key)

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from app.architectures.hparams import Form, HParam, HParams, SwaType, layers_where
+from app.architectures.hparams import Form, HParam, HParams, Kind, SwaType, layers_where
 
 SLIDING_WINDOW: Final = HParam("attention.sliding_window")
 SWA_PATTERN: Final = HParam("attention.sliding_window_pattern", form=Form.EITHER)
+SWA_LAYERS: Final = HParam("attention.sliding_window_pattern", form=Form.ARRAY, required=True)
+FREQ_BASE_SWA: Final = HParam("rope.freq_base_swa", Kind.F32)
 
 
 def with_window(hp: HParams, swa_type: SwaType, n_swa: int, *, period: int, dense_first: bool = False) -> HParams:
@@ -22,6 +24,17 @@ def with_window(hp: HParams, swa_type: SwaType, n_swa: int, *, period: int, dens
         period = hp.u32(SWA_PATTERN.key)
     layers = layers_where(hp.n_layer, hp.n_layer_all, period, dense_first=dense_first)
     return replace(hp, swa_type=swa_type, n_swa=n_swa, is_swa=layers)
+
+
+def optional_window(hp: HParams, *, period: int, dense_first: bool = False) -> HParams:
+    """A window of the file's own length on the layers of its pattern or the family's period; none without a length."""
+    n_swa = hp.u32(SLIDING_WINDOW.key)
+    return with_window(hp, SwaType.STANDARD, n_swa, period=period, dense_first=dense_first) if n_swa else hp
+
+
+def window_as_listed(hp: HParams) -> HParams:
+    """A window of the file's own length on the layers it lists (`SWA_LAYERS`)."""
+    return given_window(hp, SwaType.STANDARD, hp.u32(SLIDING_WINDOW.key), hp.array(SWA_LAYERS.key) or ())
 
 
 def given_window(hp: HParams, swa_type: SwaType, n_swa: int, flags: Sequence[int]) -> HParams:

@@ -70,7 +70,9 @@ STANDARD: Final[Mapping[Role, PolicyRule]] = {
         why="added inside the partial sums of the experts: the devices that hold a part of them share it",
     ),
     roles.OUTPUT: PolicyRule(axis=1, why="rows are the vocabulary: each device computes its part of the logits"),
-    roles.OUTPUT.bias: PolicyRule(axis=0, why="one value per row of the output projection, cut with it"),
+    roles.OUTPUT.bias: PolicyRule(
+        axis=0, anchors=(roles.OUTPUT,), why="one value per row of the output projection, cut with it"
+    ),
 }
 
 _NORMED_HEADS: Final = frozenset({roles.ATTN_Q_NORM, roles.ATTN_K_NORM})
