@@ -15,6 +15,7 @@ from app.modelfile.types import ArrayValue, KeyValue, ValueType
 
 MAX_LAYERS: Final = 512  # LLAMA_MAX_LAYERS
 MAX_EXPERTS: Final = 1024  # LLAMA_MAX_EXPERTS
+MAX_LIST: Final = 4096  # as many as a header builds
 
 Value = int | float | bool | str | tuple[int | float | bool, ...]
 
@@ -36,7 +37,7 @@ class Form(Enum):
     `SCALAR`: one value. `PER_LAYER`: one value for all layers, or an array with one per block. `ARRAY`: an array of at
     most 512; with anything else under the key, an optional one counts as absent, as in the reference.
     `SECTIONS`: one value for, or an array of exactly, four rotary sections. `LABELS`: an array of strings, of which
-    only the length counts. `EITHER`: a scalar or an array of any length up to 512.
+    only the length counts. `EITHER`: a scalar or an array of any length up to 512. `LIST`: as `ARRAY`, up to 4096.
     """
 
     SCALAR = "scalar"
@@ -45,6 +46,7 @@ class Form(Enum):
     SECTIONS = "sections"
     LABELS = "labels"
     EITHER = "either"
+    LIST = "list"
 
 
 class SwaType(IntEnum):
@@ -257,7 +259,7 @@ def read_values(
 
 def _read(key: str, param: HParam, metadata: Mapping[str, KeyValue], n_layer_all: int) -> Value | None:
     entry = metadata.get(key)
-    if entry is not None and param.form is Form.ARRAY and entry.type is not ValueType.ARRAY:
+    if entry is not None and param.form in (Form.ARRAY, Form.LIST) and entry.type is not ValueType.ARRAY:
         if param.required:
             raise _wrong_type(key, "an array", entry)
         entry = None
@@ -325,12 +327,13 @@ def _array(key: str, param: HParam, entry: KeyValue, array: ArrayValue, n_layer_
             expected=exact,
             found=array.count,
         )
-    if array.count > MAX_LAYERS or array.elements is None:
+    most = MAX_LIST if param.form is Form.LIST else MAX_LAYERS
+    if array.count > most or array.elements is None:
         raise MetadataError(
-            f"{key} has {array.count} elements, more than the limit of {MAX_LAYERS}",
+            f"{key} has {array.count} elements, more than the limit of {most}",
             code="bad_value",
             key=key,
-            expected=MAX_LAYERS,
+            expected=most,
             found=array.count,
         )
     elements: list[int | float] = []

@@ -72,6 +72,8 @@ class Role:
             op = self.op
             if suffix == "bias":
                 op = Op.ADD_ID if self.op is Op.MUL_MAT_ID else Op.ADD
+            elif suffix in ("lora_a", "lora_b"):
+                op = Op.MUL_MAT_ID
             name = label or (f"{self.label}.{suffix}" if suffix else self.label)
             self._parts[suffix] = Role(name, self.stem, self.layer_class, op, suffix)
         return self._parts[suffix]

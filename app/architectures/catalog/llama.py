@@ -38,43 +38,51 @@ def _size_name(hp: HParams) -> str:
 
 def attention(hp: HParams, names: Names, layer: int) -> Iterator[Expected]:
     """Norm, Q, K, V and output projection with their optional biases."""
-    n_q = hp.n_embd_head_k() * hp.n_head[0]
-    yield need(roles.ATTN_NORM, layer, hp.n_embd)
-    yield from blocks.qkv(hp, names, layer, n_q, hp.n_embd_k_gqa(), hp.n_embd_v_gqa())
-    yield need(roles.ATTN_OUT, layer, n_q, hp.n_embd)
+    yield from blocks.attention(hp, names, layer, *blocks.head_widths(hp))
     yield may(roles.ATTN_OUT.bias, layer, hp.n_embd)
 
 
-def feed_forward(hp: HParams, layer: int) -> Iterator[Expected]:
-    """Dense gated feed-forward with optional biases, or routed experts."""
+def dense(hp: HParams, layer: int) -> Iterator[Expected]:
+    """Gated feed-forward with optional biases."""
+    n_ff = hp.n_ff[0]
+    yield from blocks.gated_ffn(hp, layer, n_ff)
+    yield may(roles.FFN_GATE.bias, layer, n_ff)
+    yield may(roles.FFN_DOWN.bias, layer, hp.n_embd)
+    yield may(roles.FFN_UP.bias, layer, n_ff)
+
+
+def feed_forward(hp: HParams, layer: int, n_ff_shared: int = 0) -> Iterator[Expected]:
+    """A dense feed-forward, or routed experts and one that all tokens share (0: none)."""
     n_ff = hp.n_ff[0]
     if hp.n_expert == 0:
-        yield from blocks.gated_ffn(hp, layer, n_ff)
-        yield may(roles.FFN_GATE.bias, layer, n_ff)
-        yield may(roles.FFN_DOWN.bias, layer, hp.n_embd)
-        yield may(roles.FFN_UP.bias, layer, n_ff)
+        yield from dense(hp, layer)
         return
     yield need(roles.FFN_GATE_INP, layer, hp.n_embd, hp.n_expert)
     yield may(roles.FFN_GATE_EXPS, layer, hp.n_embd, n_ff, hp.n_expert)
     yield need(roles.FFN_DOWN_EXPS, layer, n_ff, hp.n_embd, hp.n_expert)
     yield need(roles.FFN_UP_EXPS, layer, hp.n_embd, n_ff, hp.n_expert)
+    if n_ff_shared:
+        yield need(roles.FFN_GATE_SHEXP, layer, hp.n_embd, n_ff_shared)
+        yield need(roles.FFN_UP_SHEXP, layer, hp.n_embd, n_ff_shared)
+        yield need(roles.FFN_DOWN_SHEXP, layer, n_ff_shared, hp.n_embd)
 
 
-def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
+def manifest(hp: HParams, names: Names, n_ff_shared: int = 0) -> Iterator[Expected]:
+    """Every tensor; relatives with experts may add one that all tokens share, of width `n_ff_shared`."""
     yield from blocks.embedding(hp)
     yield from blocks.output(hp, names)
     for layer in range(hp.n_layer):
         yield from attention(hp, names, layer)
         yield need(roles.FFN_NORM, layer, hp.n_embd)
         yield from blocks.rotary_tables(hp, layer)
-        yield from feed_forward(hp, layer)
+        yield from feed_forward(hp, layer, n_ff_shared)
 
 
 ARCHITECTURE = Architecture(
     name="llama",
     hparams=(RMS_EPSILON,),
     derive=full_rotation,
-    manifest=_manifest,
+    manifest=manifest,
     size_name=_size_name,
     example={
         "context_length": 128,
