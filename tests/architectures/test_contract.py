@@ -1,0 +1,93 @@
+"""One contract for the whole catalog, with no list of it: whatever is in the folder is planned, loaded and joined."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from app.architectures.descriptor import Architecture
+from app.devices.host import HostBackend
+from app.devices.simulated import SimulatedBackend
+from app.errors import MetadataError, PlanError
+from app.loading.negotiation import LoadMode
+from app.loading.readback import join
+from app.loading.request import PlanRequest
+from app.loading.run import LoadedModel, World, run_load
+from app.modelfile.reader import read_model_file
+from app.planner.plan import SplitMode
+from tests.builders import t0
+from tests.examples import example_file
+from tests.oracle import the_catalog
+
+MEMORY = 1 << 30
+DEVICES = tuple(f"d{index}" for index in range(5))
+SKEWED = (3.0, 1.0, 2.0, 0.0, 5.0)
+
+
+def _world() -> World:
+    backends = {"host": HostBackend("host", MEMORY)} | {
+        name: SimulatedBackend(name, MEMORY, keep_bytes=True) for name in DEVICES
+    }
+    return World(catalog=the_catalog(), backends=backends, transfer_threads=2)
+
+
+LOADABLE = [architecture for architecture in the_catalog() if architecture.refused is None]
+REFUSED = [architecture for architecture in the_catalog() if architecture.refused is not None]
+
+
+def _ignore(_signal: object) -> None:
+    return
+
+
+def _request(path: Path, mode: SplitMode, n_devices: int, *, skewed: bool) -> PlanRequest:
+    return PlanRequest(
+        model=str(path),
+        split_mode=mode,
+        devices=DEVICES[:n_devices],
+        tensor_split=SKEWED[:n_devices] if skewed else None,
+        load_mode=LoadMode.NONE,
+    )
+
+
+def _joined(loaded: LoadedModel) -> dict[str, set[bytes]]:
+    plan = loaded.prepared.plan
+    found: dict[str, set[bytes]] = {}
+    for index, tensor in enumerate(plan.tensors):
+        found.setdefault(tensor.name, set()).add(join(plan, loaded.layout, loaded.buffers, index))
+    return found
+
+
+@pytest.mark.parametrize("architecture", LOADABLE, ids=lambda architecture: architecture.name)
+def test_every_architecture_is_planned_loaded_and_joined(architecture: Architecture, tmp_path: Path) -> None:
+    """Its own example loads in every mode over 1 to 5 devices, and the slices joined are the file's tensors."""
+    path = example_file(architecture, tmp_path / "example.gguf")
+    raw, model = path.read_bytes(), read_model_file(path)
+    expected = {tensor.name: {raw[tensor.offset : tensor.offset + tensor.nbytes]} for tensor in model.tensors}
+    world = _world()
+    for mode in (SplitMode.NONE, SplitMode.LAYER, SplitMode.TENSOR):
+        for n_devices in range(1, 6):
+            for skewed in (False, True):
+                request = _request(path, mode, n_devices, skewed=skewed)
+                if mode is SplitMode.TENSOR and not architecture.capabilities.tensor_split:
+                    with pytest.raises(PlanError) as refused:
+                        run_load(request, world, _ignore, threading.Event())
+                    assert refused.value.code == "unsupported_split"
+                    assert refused.value.facts["architecture"] == architecture.name
+                    continue
+                loaded = run_load(request, world, _ignore, threading.Event())
+                assert expected == _joined(loaded) | {
+                    tensor.name: expected[tensor.name] for tensor in loaded.prepared.understanding.comparison.unused
+                }
+                loaded.free()
+    assert [0] * len(world.backends) == [backend.facts().allocated_bytes for backend in world.backends.values()]
+
+
+@pytest.mark.parametrize("architecture", REFUSED, ids=lambda architecture: architecture.name)
+def test_what_is_refused_says_why(architecture: Architecture, tmp_path: Path) -> None:
+    """An architecture that is known and never loaded is refused as no model, with its reason."""
+    path = tmp_path / "refused.gguf"
+    t0(path, set_keys={"general.architecture": architecture.name})
+    with pytest.raises(MetadataError) as refused:
+        run_load(_request(path, SplitMode.LAYER, 1, skewed=False), _world(), _ignore, threading.Event())
+    assert refused.value.code == "not_a_model"
+    assert str(architecture.refused) in str(refused.value)
