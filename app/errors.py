@@ -168,3 +168,9 @@ class UnreachableError(GgufdError):
     """No daemon answers, or it broke off; only clients say this. Fact: `url`."""
 
     codes: ClassVar[tuple[str, ...]] = ("unreachable",)
+
+
+def codes_of(kind: type[GgufdError]) -> tuple[str, ...]:
+    """Every code that an error of `kind`, or of a kind below it, can bear: each once, its own first."""
+    below = (code for child in kind.__subclasses__() for code in codes_of(child))
+    return tuple(dict.fromkeys((*kind.codes, *below)))

@@ -211,8 +211,9 @@ class Keeper:
             if wanted:
                 claim.model = loaded
                 claim.apply(LoadEvent(kind=EventKind.VERIFIED, at_ns=self._world.clock()), self._wall())
+                view = claim.view(self._world.clock())  # here, because it may be released the moment the lock is free
         if wanted:
-            self._tell_ended(claim, plan_errors)
+            self._tell_ended(claim, view, plan_errors)
         else:
             self._give_back(claim, loaded)
             self._fail(claim, CancelledLoadError("the handle was released before its load ended"))
@@ -222,10 +223,11 @@ class Keeper:
         with self._lock:
             stage = claim.record.state
             claim.fail(error, self._world.clock(), self._wall())
+            view = claim.view(self._world.clock())
         if isinstance(error, FileError) and stage in HEADER_STAGES:
             self.tell(HeaderRejected(error.code))
         self._settle(claim)
-        self._tell_ended(claim, {})
+        self._tell_ended(claim, view, {})
 
     def _free(self, claim: Claim) -> None:
         loaded, claim.model = claim.model, None
@@ -277,9 +279,8 @@ class Keeper:
         elif isinstance(signal, FileRead):
             self.tell(signal)
 
-    def _tell_ended(self, claim: Claim, plan_errors: Mapping[str, float]) -> None:
+    def _tell_ended(self, claim: Claim, view: HandleView, plan_errors: Mapping[str, float]) -> None:
         with self._lock:
-            view = claim.view(self._world.clock())
             waiting, claim.waiting, claim.told = claim.waiting, [], True
             fallbacks = claim.fallbacks
         _log.info(
