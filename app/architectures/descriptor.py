@@ -1,7 +1,7 @@
 """The descriptor: everything ggufd knows of an architecture, as one value."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from app.architectures.hparams import HParam, HParams, RopeType
@@ -53,6 +53,11 @@ def by_layers(names: Mapping[int, str]) -> Callable[[HParams], str]:
 def as_read(hparams: HParams) -> HParams:
     """Derive nothing beyond what every architecture derives."""
     return hparams
+
+
+def without_causality(hparams: HParams) -> HParams:
+    """Attention looks both ways, whatever the file says: diffusion models and encoders."""
+    return replace(hparams, causal_attn=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
