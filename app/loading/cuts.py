@@ -130,6 +130,8 @@ def tensor_cut(tensor: PlannedTensor) -> Cut:
 
 def with_copies(cut: Cut, slots: int) -> Cut:
     """The same cut with `slots` more slots that each get everything."""
+    if not slots:
+        return cut
     first = len(cut.slice_row_bytes)
     more = tuple(range(first, first + slots))
     padded = tuple(
