@@ -1,0 +1,48 @@
+"""LFM2 MoE: LFM2 with routed experts after some leading dense layers."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from app.architectures import mixture
+from app.architectures.catalog.lfm2 import ARCHITECTURE as LFM2
+from app.architectures.catalog.lfm2 import CONV_CACHE, model, with_short_convolution
+from app.architectures.common import RMS_EPSILON
+from app.architectures.descriptor import by_layers
+from app.architectures.hparams import HParam, HParams
+from app.architectures.manifest import Expected, Names
+
+
+def _derive(hp: HParams) -> HParams:
+    hp = mixture.with_expert_widths(with_short_convolution(hp))
+    if hp.u32(mixture.LEADING_DENSE.key) < hp.n_layer:
+        mixture.require_experts(hp)
+    return hp
+
+
+def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
+    yield from model(hp, names, hp.u32(mixture.LEADING_DENSE.key))
+
+
+ARCHITECTURE = replace(
+    LFM2,
+    name="lfm2moe",
+    hparams=(
+        CONV_CACHE,
+        RMS_EPSILON,
+        mixture.LEADING_DENSE,
+        replace(mixture.EXPERT_FF, required=True),
+        HParam("expert_gating_func", required=True),
+    ),
+    derive=_derive,
+    manifest=_manifest,
+    size_name=by_layers({24: "8B.A1B", 40: "24B.A2B"}),
+    example={
+        **LFM2.example,
+        "leading_dense_block_count": 1,
+        "attention.head_count_kv": [0, 2],
+        "expert_feed_forward_length": 256,
+        "expert_count": 4,
+        "expert_used_count": 2,
+        "expert_gating_func": 2,
+    },
+)

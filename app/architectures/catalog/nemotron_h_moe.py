@@ -1,0 +1,17 @@
+"""Nemotron H MoE: Nemotron H whose feed-forward layers are routed experts with a shared one."""
+
+from dataclasses import replace
+
+from app.architectures.catalog.nemotron_h import ARCHITECTURE as NEMOTRON_H
+
+ARCHITECTURE = replace(
+    NEMOTRON_H,
+    name="nemotron_h_moe",
+    example={
+        **NEMOTRON_H.example,
+        "expert_feed_forward_length": 256,
+        "expert_shared_feed_forward_length": 256,
+        "expert_count": 4,
+        "expert_used_count": 2,
+    },
+)
