@@ -48,7 +48,12 @@ def output(hp: HParams, names: Names, *, norm: bool = True) -> Iterator[Expected
 def tied(hp: HParams, names: Names) -> Iterator[Expected]:
     """The token embedding as output projection, where there is none of its own."""
     if roles.OUTPUT.tensor_name() not in names:
-        yield Expected(role=roles.OUTPUT_TIED, layer=None, shape=(hp.n_embd, hp.n_vocab), copy=True)
+        yield embedding_as_output(hp)
+
+
+def embedding_as_output(hp: HParams) -> Expected:
+    """The token embedding used again as output projection."""
+    return Expected(role=roles.OUTPUT_TIED, layer=None, shape=(hp.n_embd, hp.n_vocab), copy=True)
 
 
 def untied_output(hp: HParams) -> Iterator[Expected]:
@@ -129,6 +134,12 @@ def gated_ffn(hp: HParams, layer: int, n_ff: int, *, required: bool = True) -> I
     yield tensor(roles.FFN_GATE, layer, hp.n_embd, n_ff, required=required)
     yield tensor(roles.FFN_DOWN, layer, n_ff, hp.n_embd, required=required)
     yield tensor(roles.FFN_UP, layer, hp.n_embd, n_ff, required=required)
+
+
+def gated_ffn_down_last(hp: HParams, layer: int, n_ff: int) -> Iterator[Expected]:
+    """A gated feed-forward in the order gate, up, down."""
+    gate, down, up = gated_ffn(hp, layer, n_ff)
+    yield from (gate, up, down)
 
 
 def experts(hp: HParams, layer: int, n_ff_exp: int, *, required: bool = True) -> Iterator[Expected]:

@@ -1,41 +1,37 @@
 """Gemma 3: five sliding-window layers to one full layer, post-norms, a large tied vocabulary."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from app.architectures import blocks, roles
 from app.architectures.blocks import may, need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
-from app.architectures.hparams import HParam, HParams, Kind, RopeType, SwaType
+from app.architectures.hparams import HParam, HParams, Kind, RopeType
 from app.architectures.manifest import Expected, Names
-from app.architectures.window import SLIDING_WINDOW, SWA_PATTERN, with_window
+from app.architectures.window import FREQ_BASE_SWA, SLIDING_WINDOW, SWA_PATTERN, optional_window
+
+DENSE_2_OUT = HParam("dense_2_feat_out")
+DENSE_3_IN = HParam("dense_3_feat_in")
 
 
 def _derive(hp: HParams) -> HParams:
-    n_swa = hp.u32(SLIDING_WINDOW.key)
-    return with_window(hp, SwaType.STANDARD, n_swa, period=6) if n_swa else replace(hp, swa_type=SwaType.NONE)
+    return optional_window(hp, period=6)
 
 
 def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
     yield from blocks.embedding(hp)
     yield from blocks.output(hp, names)
     # sentence-embedding heads of the embedding models built on it
-    yield may(roles.DENSE_2_OUT, None, hp.n_embd, hp.u32("dense_2_feat_out"))
-    yield may(roles.DENSE_3_OUT, None, hp.u32("dense_3_feat_in"), hp.n_embd)
+    yield may(roles.DENSE_2_OUT, None, hp.n_embd, hp.u32(DENSE_2_OUT.key))
+    yield may(roles.DENSE_3_OUT, None, hp.u32(DENSE_3_IN.key), hp.n_embd)
     n_head_k = hp.n_embd_head_k()
     n_q = n_head_k * hp.n_head[0]
     for layer in range(hp.n_layer):
-        yield need(roles.ATTN_NORM, layer, hp.n_embd)
-        yield from blocks.qkv(hp, names, layer, n_q, hp.n_embd_k_gqa(), hp.n_embd_v_gqa())
-        yield need(roles.ATTN_OUT, layer, n_q, hp.n_embd)
+        yield from blocks.attention(hp, names, layer, n_q, hp.n_embd_k_gqa(), hp.n_embd_v_gqa())
         yield need(roles.ATTN_POST_NORM, layer, hp.n_embd)
-        yield need(roles.ATTN_K_NORM, layer, n_head_k)
-        yield need(roles.ATTN_Q_NORM, layer, n_head_k)
+        yield from blocks.norms(layer, n_head_k, roles.ATTN_K_NORM, roles.ATTN_Q_NORM)
         yield need(roles.FFN_NORM, layer, hp.n_embd)
-        yield need(roles.FFN_GATE, layer, hp.n_embd, hp.n_ff[0])
-        yield need(roles.FFN_UP, layer, hp.n_embd, hp.n_ff[0])
-        yield need(roles.FFN_DOWN, layer, hp.n_ff[0], hp.n_embd)
+        yield from blocks.gated_ffn_down_last(hp, layer, hp.n_ff[0])
         yield need(roles.FFN_POST_NORM, layer, hp.n_embd)
 
 
@@ -44,10 +40,10 @@ ARCHITECTURE = Architecture(
     hparams=(
         SLIDING_WINDOW,
         SWA_PATTERN,
-        HParam("rope.freq_base_swa", Kind.F32),
+        FREQ_BASE_SWA,
         HParam("final_logit_softcapping", Kind.F32),
-        HParam("dense_2_feat_out"),
-        HParam("dense_3_feat_in"),
+        DENSE_2_OUT,
+        DENSE_3_IN,
         RMS_EPSILON,
     ),
     derive=_derive,
