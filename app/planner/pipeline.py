@@ -20,6 +20,7 @@ from app.planner.plan import (
     PlannedSegment,
     PlannedTensor,
     Policy,
+    Segment,
     SplitAxis,
     SplitMode,
     SplitPlan,
@@ -27,7 +28,7 @@ from app.planner.plan import (
     Why,
 )
 from app.planner.policy import decide_policy
-from app.planner.rotation import LayerFacts, Rotations
+from app.planner.rotation import LayerKinds, Rotations
 from app.planner.segmentation import SplitContext, segment
 
 
@@ -96,12 +97,21 @@ def refuse_unsplittable(understanding: Understanding, targets: SplitTargets) -> 
 class _Decision:
     """Stages 2 to 5 for one tensor, without the tensor."""
 
-    policy: Policy
     axis: Axis
     segments: tuple[PlannedSegment, ...]
     steps: tuple[int, ...]
     bytes_per_device: tuple[int, ...]
     why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Stages 3 and 4: they are the same for every rotation."""
+
+    segments: tuple[Segment, ...]
+    why_segments: str
+    steps: tuple[int, ...]
+    why_steps: str
 
 
 class Splitter:
@@ -118,8 +128,9 @@ class Splitter:
         self._n_devices = len(targets.devices)
         self._weights: Sequence[float] = targets.tensor_split or ()
         self._rotations = Rotations(self._hparams, self._n_devices)
-        self._layers = LayerFacts(self._hparams)
+        self._kinds = LayerKinds(self._hparams)
         self._decided: dict[object, _Decision] = {}
+        self._runs: dict[object, _Runs] = {}
 
     def split(self, item: Classified) -> PlannedTensor:
         """One tensor that belongs to all devices, cut or mirrored."""
@@ -127,20 +138,20 @@ class Splitter:
         policy = decide_policy(item, self._peers[item.layer], self._overrides, rotation)
         tensor, anchor = item.tensor, policy.anchor or item.tensor
         own = item.role in self._overrides.segments or item.role in self._overrides.granularity
-        key = (
+        question = (
             item.role,
             tensor.shape,
             tensor.nbytes,
             policy.axis,
-            rotation,
-            anchor.type,
+            anchor.type.id,
             # a partial tensor asks its anchor's cut; an exception may ask for the layer itself
             anchor.shape if policy.axis == "partial" else None,
-            item.layer if own else self._layers.kind_of(item.layer),
+            -1 - (item.layer or 0) if own else self._kinds.of(item.layer),
         )
+        key = question if policy.axis == "mirrored" else (question, rotation)
         decision = self._decided.get(key)
         if decision is None:
-            decision = self._decided[key] = self._decide(item, policy)
+            decision = self._decided[key] = self._decide(item, policy, question)
         return PlannedTensor(
             name=tensor.name,
             type=tensor.type,
@@ -158,42 +169,46 @@ class Splitter:
             source=tensor,
         )
 
-    def _decide(self, item: Classified, policy: Policy) -> _Decision:
+    def _decide(self, item: Classified, policy: Policy, question: object) -> _Decision:
         if policy.axis == "mirrored":
             return self._whole_everywhere(item, policy, (), Why(policy=policy.reason))
         if policy.axis == "partial":
             return self._partial(item, policy)
-        return self._cut(item, policy, policy.axis)
+        return self._cut(item, policy, policy.axis, question)
 
-    def _cut(self, item: Classified, policy: Policy, axis: SplitAxis) -> _Decision:
+    def _cut(self, item: Classified, policy: Policy, axis: SplitAxis, question: object) -> _Decision:
+        runs = self._runs.get(question)
+        if runs is None:
+            runs = self._runs[question] = self._runs_of(item, policy, axis)
+        planned = []
+        reasons = []
+        for part, step in zip(runs.segments, runs.steps, strict=True):
+            extents = allocate(part.extent, step, self._weights, self._n_devices, policy.rotation)
+            planned.append(PlannedSegment(extents, part.repeats))
+            reasons.append(describe(part.extent, extents, step, self._weights, policy.rotation))
+        segments = tuple(planned)
+        why = Why(
+            policy=policy.reason,
+            segmentation=runs.why_segments,
+            granularity=runs.why_steps,
+            allocation="; ".join(reasons),
+        )
+        nbytes = tuple(_slice_bytes(item.tensor, axis, share) for share in self._shares(segments))
+        return _Decision(axis, segments, runs.steps, nbytes, why)
+
+    def _runs_of(self, item: Classified, policy: Policy, axis: SplitAxis) -> _Runs:
         tensor = item.tensor
         context = SplitContext(
             tensor=item,
             axis=axis,
-            extent=tensor.shape[axis] if axis < len(tensor.shape) else 1,
+            extent=_extent(tensor, axis),
             block_size=(policy.anchor or tensor).type.block_size,
             n_devices=self._n_devices,
             hparams=self._hparams,
             capabilities=self._capabilities,
         )
         segments, why_segments = segment(context, self._overrides)
-        steps, why_steps = granulate(context, segments, self._overrides)
-        planned = tuple(
-            PlannedSegment(allocate(part.extent, step, self._weights, self._n_devices, policy.rotation), part.repeats)
-            for part, step in zip(segments, steps, strict=True)
-        )
-        shares = self._shares(planned)
-        why = Why(
-            policy=policy.reason,
-            segmentation=why_segments,
-            granularity=why_steps,
-            allocation="; ".join(
-                describe(part.extent, cut.extents, step, self._weights, policy.rotation)
-                for part, cut, step in zip(segments, planned, steps, strict=True)
-            ),
-        )
-        nbytes = tuple(_slice_bytes(tensor, axis, share) for share in shares)
-        return _Decision(policy, axis, planned, steps, nbytes, why)
+        return _Runs(segments, why_segments, *granulate(context, segments, self._overrides))
 
     def _shares(self, segments: tuple[PlannedSegment, ...]) -> tuple[int, ...]:
         """Elements along the axis that each device gets over all runs."""
@@ -216,7 +231,7 @@ class Splitter:
     def _whole_everywhere(
         self, item: Classified, policy: Policy, segments: tuple[PlannedSegment, ...], why: Why
     ) -> _Decision:
-        return _Decision(policy, policy.axis, segments, (), (item.tensor.nbytes,) * self._n_devices, why)
+        return _Decision(policy.axis, segments, (), (item.tensor.nbytes,) * self._n_devices, why)
 
 
 def _whole(item: Classified, home: str, where: str, targets: SplitTargets) -> PlannedTensor:
@@ -239,11 +254,13 @@ def _whole(item: Classified, home: str, where: str, targets: SplitTargets) -> Pl
     )
 
 
+def _extent(tensor: TensorInfo, axis: int) -> int:
+    return tensor.shape[axis] if axis < len(tensor.shape) else 1
+
+
 def _slice_bytes(tensor: TensorInfo, axis: int, share: int) -> int:
-    extent = tensor.shape[axis] if axis < len(tensor.shape) else 1
-    if extent == 0:
-        return 0
-    return tensor.nbytes * share // extent
+    extent = _extent(tensor, axis)
+    return tensor.nbytes * share // extent if extent else 0
 
 
 def _totals(tensors: Sequence[PlannedTensor], targets: SplitTargets) -> tuple[DeviceTotal, ...]:

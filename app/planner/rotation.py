@@ -26,22 +26,22 @@ class Rotations:
         return self._model if layer is None else self._layers[layer]
 
 
-class LayerFacts:
+class LayerKinds:
     """Which layers are alike for everything the stages look at: heads, widths, window, recurrence."""
 
     def __init__(self, hparams: HParams) -> None:
-        self._kinds = tuple(
-            zip(
-                hparams.n_head,
-                hparams.n_head_kv,
-                hparams.n_ff,
-                hparams.n_ff_exp,
-                hparams.is_swa,
-                hparams.is_recr,
-                strict=True,
-            )
+        facts = zip(
+            hparams.n_head,
+            hparams.n_head_kv,
+            hparams.n_ff,
+            hparams.n_ff_exp,
+            hparams.is_swa,
+            hparams.is_recr,
+            strict=True,
         )
+        numbers: dict[tuple[int, ...], int] = {}
+        self._kinds = tuple(numbers.setdefault(kind, len(numbers)) for kind in facts)
 
-    def kind_of(self, layer: int | None) -> tuple[int, ...]:
+    def of(self, layer: int | None) -> int:
         """Equal for layers that are cut alike; model-level tensors ask the first layer."""
         return self._kinds[layer or 0]
