@@ -69,11 +69,9 @@ class Role:
         if suffix == self.suffix:
             return self
         if suffix not in self._parts:
-            op = self.op
+            op = Op.MUL_MAT_ID if suffix in ("lora_a", "lora_b") else self.op
             if suffix == "bias":
                 op = Op.ADD_ID if self.op is Op.MUL_MAT_ID else Op.ADD
-            elif suffix in ("lora_a", "lora_b"):
-                op = Op.MUL_MAT_ID
             name = label or (f"{self.label}.{suffix}" if suffix else self.label)
             self._parts[suffix] = Role(name, self.stem, self.layer_class, op, suffix)
         return self._parts[suffix]

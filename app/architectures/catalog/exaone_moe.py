@@ -1,0 +1,105 @@
+"""EXAONE MoE (K-EXAONE): sliding-window layers, dense layers first, then experts with a shared one; NextN layers."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+
+from app.architectures import blocks, roles
+from app.architectures.blocks import may, need
+from app.architectures.common import RMS_EPSILON, bad_value
+from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.hparams import HParam, HParams, Kind, RopeType, SwaType
+from app.architectures.manifest import Expected, Names
+from app.architectures.mixture import (
+    EXPERT_FF,
+    LEADING_DENSE,
+    SHARED_COUNT,
+    SHARED_FF,
+    require_experts,
+    router,
+    shared_expert,
+    with_expert_widths,
+)
+from app.architectures.window import FREQ_BASE_SWA, SLIDING_WINDOW, SWA_PATTERN, with_window
+
+
+def _derive(hp: HParams) -> HParams:
+    if hp.u32(LEADING_DENSE.key) < hp.n_layer:
+        require_experts(hp)
+        if hp.n_expert_used[0] == 0:
+            raise bad_value(hp.arch, "expert_used_count", 0, "at least 1 in the first layer")
+    return with_expert_widths(with_window(hp, SwaType.STANDARD, hp.u32(SLIDING_WINDOW.key), period=4))
+
+
+def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
+    yield from blocks.embedding(hp)
+    yield from blocks.untied_output(hp)
+    for layer in range(hp.n_layer_all):
+        if layer >= hp.n_layer:
+            block = chain(_attention(hp, names, layer), _dense(hp, layer), blocks.nextn_head(hp, layer))
+            yield from blocks.nextn_unused(block, present=True)
+            continue
+        yield from _attention(hp, names, layer)
+        yield from _dense(hp, layer) if layer < hp.u32(LEADING_DENSE.key) else _experts(hp, layer)
+
+
+def _attention(hp: HParams, names: Names, layer: int) -> Iterator[Expected]:
+    n_q, n_kv, _ = blocks.head_widths(hp)
+    yield from blocks.qkv(hp, names, layer, n_q, n_kv, n_kv, required=layer < hp.n_layer)
+    yield need(roles.ATTN_OUT, layer, n_q, hp.n_embd)
+    if layer < hp.n_layer:
+        yield from blocks.rotary_factors(layer, hp.n_rot(), roles.ROPE_FREQS)
+    yield need(roles.ATTN_NORM, layer, hp.n_embd)
+    yield from blocks.norms(layer, hp.n_embd_head_k(), roles.ATTN_Q_NORM, roles.ATTN_K_NORM)
+    yield need(roles.FFN_NORM, layer, hp.n_embd)
+
+
+def _dense(hp: HParams, layer: int) -> Iterator[Expected]:
+    return blocks.gated_ffn(hp, layer, hp.n_ff[0])
+
+
+def _experts(hp: HParams, layer: int) -> Iterator[Expected]:
+    n_ff_exp = hp.n_ff_exp[0]
+    yield from router(hp, layer)
+    yield may(roles.FFN_EXP_PROBS_B.bias, layer, hp.n_expert)
+    yield from blocks.experts(hp, layer, n_ff_exp)
+    yield from shared_expert(hp, layer, hp.u32(SHARED_FF.key) or n_ff_exp)
+
+
+ARCHITECTURE = Architecture(
+    name="exaone-moe",
+    hparams=(
+        SWA_PATTERN,
+        FREQ_BASE_SWA,
+        replace(SLIDING_WINDOW, required=True),
+        RMS_EPSILON,
+        SHARED_COUNT,
+        replace(EXPERT_FF, required=True),
+        SHARED_FF,
+        HParam("expert_gating_func", required=True),
+        HParam("expert_weights_scale", Kind.F32),
+        HParam("expert_weights_norm", Kind.BOOL),
+        LEADING_DENSE,
+    ),
+    derive=_derive,
+    manifest=_manifest,
+    rope=RopeType.NEOX,
+    size_name=by_layers({32: "30B.A3B", 48: "235B.A22B"}),
+    example={
+        "context_length": 128,
+        "embedding_length": 128,
+        "block_count": 5,
+        "nextn_predict_layers": 1,
+        "leading_dense_block_count": 1,
+        "feed_forward_length": 256,
+        "expert_feed_forward_length": 256,
+        "expert_shared_count": 1,
+        "expert_count": 4,
+        "expert_used_count": 2,
+        "expert_gating_func": 2,
+        "attention.head_count": 4,
+        "attention.head_count_kv": 2,
+        "attention.sliding_window": 32,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+    },
+)
