@@ -94,9 +94,8 @@ def build(
         else:
             metadata[key] = value
     tensors: list[tuple[str, GgmlType, Sequence[int], TensorData]] = []
-    for index, (name, kind, shape) in enumerate([*specs, *add]):
-        if name in drop:
-            continue
+    kept = [spec for spec in specs if spec[0] not in drop]
+    for index, (name, kind, shape) in enumerate([*kept, *add]):
         kind = BY_NAME[(types or {}).get(name, kind.name)]
         fill: TensorData = None if seed is None else seed * 1_000_003 + index
         tensors.append((name, kind, (shapes or {}).get(name, shape), (data or {}).get(name, fill)))

@@ -9,7 +9,7 @@ from typing import Final
 
 from app.errors import FileError
 from app.modelfile import libc
-from app.modelfile.opening import errno_name, read_failed, shown
+from app.modelfile.opening import errno_name, read_failed, require_identity, shown
 from app.modelfile.reading import ReadInto, read_exactly
 from app.modelfile.types import FileIdentity
 from app.units import MIB
@@ -74,6 +74,7 @@ class MappedRange:
         Raises FileError if the file's bytes can't be had (it was cut short, or the disk failed).
         """
         advice = libc.MADV_POPULATE_READ
+        skipped = self._length - self.nbytes
         at = 0
         while at < self._length and not stop.is_set():
             piece = min(_PIECE, self._length - at)
@@ -86,10 +87,11 @@ class MappedRange:
                 if error.errno in (errno.EAGAIN, errno.EINTR):
                     continue
                 if error.errno not in _UNSUPPORTED:
+                    require_identity(self._fd, self._identity, self._path)
                     raise read_failed(self._path, error, self.offset + at) from error
             at += piece
             if progress is not None:
-                progress(min(piece, self.nbytes))
+                progress(piece if at > piece else piece - skipped)
 
     def lock(self, stop: threading.Event | None = None) -> str | None:
         """Pin the range in memory, in pieces; answers None, or the errno's name if the system refuses.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from app.errors import AccessError, FileError, GgufdError, NotFoundError
-from app.modelfile.types import FileIdentity
+from app.modelfile.types import FileIdentity, Shard
 
 _KINDS: Final = (
     (stat.S_ISFIFO, "a FIFO"),
@@ -187,6 +187,26 @@ def open_regular(path: Path, roots: Sequence[Path] | None = None) -> OpenedFile:
     except OSError as error:
         os.close(fd)
         raise _cannot_open(path, roots, error) from error
+
+
+def reopen(shard: Shard) -> OpenedFile:
+    """Open a validated shard again.
+
+    Raises FileError `file_changed` unless it is still the very file, size and times included (one that is gone counts
+    as changed), and what `open_regular` raises.
+    """
+    try:
+        file = open_regular(shard.path)
+    except NotFoundError as error:
+        raise FileError(
+            f"{shown(shard.path)}: is gone since it was read", code="file_changed", file=shown(shard.path)
+        ) from error
+    try:
+        require_identity(file.fd, shard.identity, shard.path)
+    except FileError:
+        os.close(file.fd)
+        raise
+    return file
 
 
 def require_present(path: Path, roots: Sequence[Path] | None) -> None:

@@ -8,7 +8,7 @@ from app.errors import MetadataError
 from app.modelfile.cursor import Cursor
 from app.modelfile.header import CODES
 from app.modelfile.limits import ReadLimits
-from app.modelfile.opening import open_regular, require_identity, shown
+from app.modelfile.opening import reopen, shown
 from app.modelfile.shards import read_set
 from app.modelfile.types import SCALAR_BYTES, ArrayValue, ModelFile, Scalar, ValueType
 
@@ -55,8 +55,7 @@ def read_array(
         return list(array.elements[start:stop])
     if start == stop:
         return []
-    with open_regular(shard.path) as file:
-        require_identity(file.fd, shard.identity, shard.path)
+    with reopen(shard) as file:
         cursor = Cursor(file.read, shard.identity.size, shown(shard.path), limits)
         cursor.subject, cursor.facts = f"metadata '{key}'", {"key": key}
         cursor.skip(array.offset, "")

@@ -10,10 +10,9 @@ from typing import Final, Protocol, Self
 
 import numpy as np
 
-from app.errors import FileError, NotFoundError
 from app.modelfile.filesystem import filesystem_kind, is_network
 from app.modelfile.mapping import MappedRange
-from app.modelfile.opening import ended_early, errno_name, open_regular, read_failed, require_identity, shown
+from app.modelfile.opening import ended_early, errno_name, read_failed, reopen, require_identity
 from app.modelfile.reading import ReadInto, read_exactly
 from app.modelfile.types import FileIdentity, Shard
 from app.units import MIB, align_up
@@ -171,17 +170,7 @@ def open_source(shard: Shard, *, direct: bool = False, preadv: ReadInto = os.pre
     Raises FileError `file_changed` unless it is still the same file, byte count and times included (a file that is
     gone counts as changed), AccessError if it can no longer be read.
     """
-    try:
-        file = open_regular(shard.path)
-    except NotFoundError as error:
-        raise FileError(
-            f"{shown(shard.path)}: is gone since it was read", code="file_changed", file=shown(shard.path)
-        ) from error
-    try:
-        require_identity(file.fd, shard.identity, shard.path)
-    except FileError:
-        os.close(file.fd)
-        raise
+    file = reopen(shard)
     source = FileSource(file.fd, shard.path, shard.identity, preadv)
     if direct:
         source.ask_direct()
