@@ -1,0 +1,121 @@
+"""Cohere 2 MoE: dense layers first, then routed experts with shared ones; windows on three layers of four; NextN."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+
+from app.architectures import blocks, roles
+from app.architectures.blocks import may, need
+from app.architectures.common import NORM_EPSILON, RMS_EPSILON, bad_value
+from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.hparams import HParam, HParams, Kind, SwaType
+from app.architectures.manifest import Expected, Names
+from app.architectures.mixture import (
+    EXPERT_FF,
+    LEADING_DENSE,
+    SHARED_COUNT,
+    SHARED_FF,
+    require_experts,
+    router,
+    shared_expert,
+    with_expert_widths,
+)
+from app.architectures.window import FREQ_BASE_SWA, SLIDING_WINDOW, SWA_PATTERN, with_window
+from app.errors import MetadataError
+
+
+def _derive(hp: HParams) -> HParams:
+    if not hp.given(NORM_EPSILON.key) and not hp.given(RMS_EPSILON.key):
+        key = NORM_EPSILON.name(hp.arch)
+        raise MetadataError(f"{key} and {RMS_EPSILON.name(hp.arch)} are missing", code="missing_key", key=key)
+    require_experts(hp)
+    if hp.n_expert_used[0] == 0:
+        raise bad_value(hp.arch, "expert_used_count", 0, "at least 1 in the first layer")
+    n_swa = hp.u32(SLIDING_WINDOW.key)
+    return with_expert_widths(with_window(hp, SwaType.STANDARD, n_swa, period=4, dense_first=True))
+
+
+def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
+    yield from blocks.embedding(hp)
+    yield from blocks.output(hp, names)
+    trunk = _trunk(hp, names)
+    yield from blocks.optional(trunk) if blocks.trunk_is_missing(hp, names) else trunk
+    present = roles.NEXTN_EH_PROJ.tensor_name(hp.n_layer) in names
+    for layer in range(hp.n_layer, hp.n_layer_all):
+        block = chain(_attention(hp, names, layer), _experts(hp, names, layer), _nextn(hp, layer))
+        yield from blocks.nextn_unused(block, present=present)
+        # heads of their own are loaded wherever the file has them
+        yield may(roles.NEXTN_EMBED_TOKENS, layer, hp.n_embd, hp.n_vocab)
+        yield may(roles.NEXTN_SHARED_HEAD_HEAD, layer, hp.n_embd, hp.n_vocab)
+        yield may(roles.NEXTN_SHARED_HEAD_NORM, layer, hp.n_embd)
+
+
+def _trunk(hp: HParams, names: Names) -> Iterator[Expected]:
+    for layer in range(hp.n_layer):
+        yield from _attention(hp, names, layer)
+        if layer < hp.u32(LEADING_DENSE.key):
+            yield from blocks.gated_ffn(hp, layer, hp.n_ff[0])
+        else:
+            yield from _experts(hp, names, layer)
+
+
+def _attention(hp: HParams, names: Names, layer: int) -> Iterator[Expected]:
+    n_q, _, n_kv = blocks.head_widths(hp)
+    yield need(roles.ATTN_NORM, layer, hp.n_embd)
+    yield from blocks.qkv(hp, names, layer, n_q, n_kv, n_kv, required=layer < hp.n_layer)
+    yield need(roles.ATTN_OUT, layer, n_q, hp.n_embd)
+
+
+def _experts(hp: HParams, names: Names, layer: int) -> Iterator[Expected]:
+    n_ff_exp = hp.n_ff_exp[0] or hp.n_ff[0]
+    yield from router(hp, layer)
+    yield need(roles.FFN_DOWN_EXPS, layer, n_ff_exp, hp.n_embd, hp.n_expert)
+    yield from blocks.fused_experts(hp, names, layer, n_ff_exp, required=layer < hp.n_layer)
+    n_shared = hp.u32(SHARED_COUNT.key)
+    if n_shared:
+        yield from shared_expert(hp, layer, hp.u32(SHARED_FF.key) or n_ff_exp * n_shared)
+
+
+def _nextn(hp: HParams, layer: int) -> Iterator[Expected]:
+    yield need(roles.NEXTN_EH_PROJ, layer, 2 * hp.n_embd, hp.n_embd)
+    yield from blocks.norms(layer, hp.n_embd, roles.NEXTN_ENORM, roles.NEXTN_HNORM)
+
+
+ARCHITECTURE = Architecture(
+    name="cohere2moe",
+    hparams=(
+        replace(NORM_EPSILON, required=False),
+        replace(RMS_EPSILON, required=False),
+        replace(SLIDING_WINDOW, required=True),
+        HParam("logit_scale", Kind.F32, required=True),
+        replace(LEADING_DENSE, required=True),
+        replace(EXPERT_FF, required=True),
+        SHARED_FF,
+        SHARED_COUNT,
+        HParam("expert_weights_norm", Kind.BOOL),
+        HParam("expert_weights_scale", Kind.F32),
+        HParam("expert_gating_func"),
+        SWA_PATTERN,
+        FREQ_BASE_SWA,
+    ),
+    derive=_derive,
+    manifest=_manifest,
+    size_name=by_layers({49: "30B.A3B"}),
+    example={
+        "context_length": 128,
+        "embedding_length": 128,
+        "block_count": 4,
+        "nextn_predict_layers": 1,
+        "leading_dense_block_count": 1,
+        "feed_forward_length": 256,
+        "expert_feed_forward_length": 256,
+        "expert_shared_count": 1,
+        "expert_count": 4,
+        "expert_used_count": 2,
+        "logit_scale": 0.25,
+        "attention.head_count": 4,
+        "attention.head_count_kv": 2,
+        "attention.sliding_window": 32,
+        "attention.layer_norm_epsilon": 1e-5,
+    },
+)
