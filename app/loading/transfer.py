@@ -105,19 +105,20 @@ class _Job:
             for worker in workers:
                 worker.start()
                 started.append(worker)
-        except RuntimeError:  # the system has no more threads; those that run are enough
-            if not started:
-                self._failures.append(_no_room("the system has no more threads"))
-        finally:
             for worker in started:
                 worker.join()
-            failure = self._failures[0] if self._failures else None
-            for other in self._failures:
-                _drop_frames(other)
-            for staging in self._staging:
-                staging.close()
-        if failure is not None:
-            raise _typed(failure)
+        except BaseException as error:  # an interrupt, or the system has no more threads: those that run are enough
+            if not (isinstance(error, RuntimeError) and started):
+                self._failures.append(_no_room("no more threads") if isinstance(error, RuntimeError) else error)
+            for worker in started:
+                worker.join()
+        failures = tuple(self._failures)
+        for failure in failures:
+            _drop_frames(failure)
+        for staging in self._staging:
+            staging.close()
+        if failures:
+            raise _typed(failures[0])
 
     def _work(self) -> None:
         try:
@@ -284,7 +285,7 @@ def _typed(failure: BaseException) -> BaseException:
     if isinstance(failure, OSError):
         error: GgufdError = FileError(f"reading failed: {failure.strerror}", code="read_failed")
     elif isinstance(failure, MemoryError):
-        error = _no_room("the system has no more memory for staging")
+        error = _no_room("no more memory for staging")
     else:
         return failure
     error.__cause__ = failure
@@ -292,4 +293,4 @@ def _typed(failure: BaseException) -> BaseException:
 
 
 def _no_room(why: str) -> GgufdError:
-    return out_of_memory("host", 2 * BLOCK_BYTES, 0, why)
+    return out_of_memory("host", 2 * BLOCK_BYTES, 0, f"the system has {why}")
