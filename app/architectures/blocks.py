@@ -92,10 +92,15 @@ def norms(layer: int, width: int, *of: Role) -> Iterator[Expected]:
         yield need(role, layer, width)
 
 
-def attention(hp: HParams, names: Names, layer: int, n_q: int, n_k: int, n_v: int) -> Iterator[Expected]:
-    """Norm, Q, K and V (fused or apart, with optional biases) and an output projection from Q's width."""
+def attention(
+    hp: HParams, names: Names, layer: int, n_q: int, n_k: int, n_v: int, *, required: bool = True
+) -> Iterator[Expected]:
+    """Norm, Q, K and V (fused or apart, with optional biases) and an output projection from Q's width.
+
+    `required` speaks of Q, K and V; the others are.
+    """
     yield need(roles.ATTN_NORM, layer, hp.n_embd)
-    yield from qkv(hp, names, layer, n_q, n_k, n_v)
+    yield from qkv(hp, names, layer, n_q, n_k, n_v, required=required)
     yield need(roles.ATTN_OUT, layer, n_q, hp.n_embd)
 
 
@@ -154,6 +159,11 @@ def optional(expected: Iterable[Expected]) -> Iterator[Expected]:
     """The same tensors, none of them required."""
     for item in expected:
         yield replace(item, required=False)
+
+
+def required_if(condition: bool, expected: Iterable[Expected]) -> Iterator[Expected]:
+    """The same tensors, none of them required unless `condition` holds."""
+    yield from expected if condition else optional(expected)
 
 
 def fused_experts(hp: HParams, names: Names, layer: int, n_ff_exp: int, *, required: bool = True) -> Iterator[Expected]:

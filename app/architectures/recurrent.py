@@ -3,15 +3,15 @@
 Shapes are in GGUF order, in the order the reference expects the tensors.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from app.architectures import roles
+from app.architectures import blocks, roles
 from app.architectures.blocks import need, tensor
 from app.architectures.common import bad_value
 from app.architectures.hparams import Form, HParam, HParams, layers_where
-from app.architectures.manifest import Expected
+from app.architectures.manifest import Expected, Names
 
 SSM_KEYS: Final = (
     HParam("ssm.conv_kernel", required=True),
@@ -135,24 +135,55 @@ WKV_KEYS: Final = (
 
 
 def with_wkv(hp: HParams) -> HParams:
-    """The sizes of an RWKV state. Raises MetadataError bad_value without a head size."""
-    head_size = hp.u32("wkv.head_size")
-    if head_size == 0:
+    """The sizes of an RWKV state."""
+    return replace(hp, wkv_head_size=hp.u32("wkv.head_size"), token_shift_count=hp.u32("token_shift_count"))
+
+
+def with_wkv_heads(hp: HParams) -> HParams:
+    """The sizes of an RWKV state that is shaped by heads. Raises MetadataError bad_value without a head size."""
+    if hp.u32("wkv.head_size") == 0:
         raise bad_value(hp.arch, "wkv.head_size", 0, "at least 1")
-    return replace(hp, wkv_head_size=head_size, token_shift_count=hp.u32("token_shift_count"))
+    return with_wkv(hp)
 
 
-def layer_norm(role: roles.Role, layer: int | None, width: int) -> Iterator[Expected]:
-    """A layer norm with its bias."""
-    yield need(role, layer, width)
-    yield need(role.bias, layer, width)
+KDA_KEYS: Final = (HParam("ssm.conv_kernel", required=True), HParam("kda.head_dim", required=True))
 
 
-def kda_conv(hp: HParams, layer: int, *, required: bool = True) -> Iterator[Expected]:
-    """The short convolutions before Q, K and V of a delta-attention layer with a decay per channel."""
-    shape = (hp.ssm_d_conv, 1, hp.n_embd_head_kda * hp.n_head[0])
+def with_kda(hp: HParams) -> HParams:
+    """The sizes of delta attention with a decay per channel."""
+    return replace(hp, ssm_d_conv=hp.u32("ssm.conv_kernel"), n_embd_head_kda=hp.u32("kda.head_dim"))
+
+
+def kda_inputs(hp: HParams, names: Names, layer: int) -> Iterator[Expected]:
+    """What feeds delta attention with a decay per channel: short convolutions, then Q, K and V."""
+    inner = hp.n_embd_head_kda * hp.n_head[0]
     for role in (roles.SSM_CONV1D_Q, roles.SSM_CONV1D_K, roles.SSM_CONV1D_V):
-        yield tensor(role, layer, *shape, required=required)
+        yield need(role, layer, hp.ssm_d_conv, 1, inner)
+    yield from blocks.qkv(hp, names, layer, inner, inner, inner)
+
+
+def kda(
+    hp: HParams, names: Names, layer: int, *, decay: tuple[int, ...], gate: Iterable[Expected]
+) -> Iterator[Expected]:
+    """Delta attention with a decay per channel of low rank: `decay` is the shape of the heads' own decay."""
+    head, n_head = hp.n_embd_head_kda, hp.n_head[0]
+    inner = head * n_head
+    yield from kda_inputs(hp, names, layer)
+    yield need(roles.SSM_F_A, layer, hp.n_embd, head)
+    yield need(roles.SSM_F_B, layer, head, inner)
+    yield need(roles.SSM_BETA, layer, hp.n_embd, n_head)
+    yield need(roles.SSM_A_NOSCAN, layer, *decay)
+    yield need(roles.SSM_DT.bias, layer, inner)
+    yield from gate
+    yield need(roles.SSM_NORM, layer, head)
+    yield need(roles.ATTN_OUT, layer, inner, hp.n_embd)
+
+
+def low_rank_gate(hp: HParams, layer: int) -> Iterator[Expected]:
+    """The output gate of delta attention, as a product of two narrow projections."""
+    head = hp.n_embd_head_kda
+    yield need(roles.SSM_G_A, layer, hp.n_embd, head)
+    yield need(roles.SSM_G_B, layer, head, head * hp.n_head[0])
 
 
 def lightning(hp: HParams, layer: int) -> Iterator[Expected]:

@@ -8,15 +8,12 @@ from app.architectures.catalog.lfm2 import ARCHITECTURE as LFM2
 from app.architectures.catalog.lfm2 import CONV_CACHE, model, with_short_convolution
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import by_layers
-from app.architectures.hparams import HParam, HParams
+from app.architectures.hparams import HParams
 from app.architectures.manifest import Expected, Names
 
 
 def _derive(hp: HParams) -> HParams:
-    hp = mixture.with_expert_widths(with_short_convolution(hp))
-    if hp.u32(mixture.LEADING_DENSE.key) < hp.n_layer:
-        mixture.require_experts(hp)
-    return hp
+    return mixture.experts_after_dense(with_short_convolution(hp))
 
 
 def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
@@ -30,8 +27,8 @@ ARCHITECTURE = replace(
         CONV_CACHE,
         RMS_EPSILON,
         mixture.LEADING_DENSE,
-        replace(mixture.EXPERT_FF, required=True),
-        HParam("expert_gating_func", required=True),
+        mixture.EXPERT_FF_REQUIRED,
+        mixture.GATING_FUNC_REQUIRED,
     ),
     derive=_derive,
     manifest=_manifest,

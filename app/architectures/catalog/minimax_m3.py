@@ -1,0 +1,82 @@
+"""MiniMax M3: block-sparse attention chosen by an indexer, experts with a shared one after some dense layers."""
+
+from collections.abc import Iterator
+
+from app.architectures import blocks, latent, mixture, roles
+from app.architectures.blocks import need
+from app.architectures.common import RMS_EPSILON
+from app.architectures.descriptor import Architecture, Capabilities, by_layers
+from app.architectures.hparams import HParam, HParams, RopeType
+from app.architectures.manifest import Expected, Names
+
+
+def _sparse(hp: HParams, layer: int) -> Iterator[Expected]:
+    """The experts of a sparse layer, and the indexer that chooses its blocks of keys."""
+    heads, width = hp.u32("attention.indexer.head_count"), hp.u32("attention.indexer.key_length")
+    yield from mixture.router(hp, layer, biased=True)
+    yield from blocks.experts(hp, layer, hp.n_ff_exp[0])
+    yield from mixture.shared_expert(hp, layer, hp.n_ff_exp[0] * hp.u32(mixture.SHARED_COUNT.key))
+    yield need(roles.INDEXER_Q_PROJ, layer, hp.n_embd, heads * width)
+    yield need(roles.INDEXER_K_PROJ, layer, hp.n_embd, width)
+    yield need(roles.INDEXER_Q_NORM, layer, width)
+    yield need(roles.INDEXER_K_NORM, layer, width)
+
+
+def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
+    head = hp.n_embd_head_k()
+    n_q, n_gqa = head * hp.n_head[0], hp.n_embd_v_gqa()
+    yield from blocks.embedding(hp)
+    yield from blocks.untied_output(hp)
+    for layer in range(hp.n_layer):
+        yield from blocks.qkv(hp, names, layer, n_q, n_gqa, n_gqa)
+        yield need(roles.ATTN_OUT, layer, n_q, hp.n_embd)
+        yield need(roles.ATTN_NORM, layer, hp.n_embd)
+        yield need(roles.ATTN_Q_NORM, layer, head)
+        yield need(roles.ATTN_K_NORM, layer, head)
+        yield need(roles.FFN_NORM, layer, hp.n_embd)
+        if layer < hp.u32(mixture.LEADING_DENSE.key):
+            yield from blocks.gated_ffn(hp, layer, hp.n_ff[0])
+        else:
+            yield from _sparse(hp, layer)
+
+
+ARCHITECTURE = Architecture(
+    name="minimax-m3",
+    capabilities=Capabilities(tensor_split=False),
+    hparams=(
+        RMS_EPSILON,
+        mixture.LEADING_DENSE,
+        mixture.EXPERT_FF_REQUIRED,
+        mixture.SHARED_COUNT_REQUIRED,
+        mixture.WEIGHTS_SCALE,
+        mixture.WEIGHTS_NORM,
+        mixture.GATING_FUNC_REQUIRED,
+        *latent.INDEXER_KEYS,
+        HParam("attention.indexer.block_size", required=True, minimum=1),
+        HParam("attention.indexer.local_blocks", required=True),
+    ),
+    derive=mixture.with_expert_widths,
+    manifest=_manifest,
+    rope=RopeType.NEOX,
+    size_name=by_layers({60: "428B.A23B"}),
+    example={
+        "context_length": 128,
+        "embedding_length": 128,
+        "block_count": 2,
+        "feed_forward_length": 256,
+        "leading_dense_block_count": 1,
+        "expert_feed_forward_length": 256,
+        "expert_shared_count": 1,
+        "expert_count": 4,
+        "expert_used_count": 2,
+        "expert_gating_func": 2,
+        "attention.head_count": 4,
+        "attention.head_count_kv": 2,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "attention.indexer.head_count": 2,
+        "attention.indexer.key_length": 32,
+        "attention.indexer.top_k": 2,
+        "attention.indexer.block_size": 16,
+        "attention.indexer.local_blocks": 1,
+    },
+)
