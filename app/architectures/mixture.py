@@ -17,6 +17,9 @@ LEADING_DENSE: Final = HParam("leading_dense_block_count", default=0)
 WEIGHTS_SCALE: Final = HParam("expert_weights_scale", Kind.F32)
 WEIGHTS_NORM: Final = HParam("expert_weights_norm", Kind.BOOL)
 GATING_FUNC: Final = HParam("expert_gating_func", default=0)
+EXPERT_FF_REQUIRED: Final = replace(EXPERT_FF, required=True)
+SHARED_COUNT_REQUIRED: Final = replace(SHARED_COUNT, required=True)
+GATING_FUNC_REQUIRED: Final = replace(GATING_FUNC, required=True)
 
 
 def with_expert_widths(hp: HParams) -> HParams:
@@ -49,6 +52,16 @@ def only_experts(hp: HParams) -> HParams:
     if hp.n_expert_used[0] == 0:
         raise bad_value(hp.arch, "expert_used_count", 0, f"1 to {hp.n_expert} in the first layer")
     return with_expert_widths(hp)
+
+
+def experts_after_dense(hp: HParams) -> HParams:
+    """The widths of experts in the layers after the leading dense ones; raises MetadataError where these have none."""
+    return only_experts(hp) if hp.u32(LEADING_DENSE.key) < hp.n_layer else with_expert_widths(hp)
+
+
+def is_dense(hp: HParams, layer: int) -> bool:
+    """Whether `layer` is one of the leading layers without experts."""
+    return layer < hp.u32(LEADING_DENSE.key)
 
 
 def routed(hp: HParams, layer: int, n_ff_exp: int, *, required: bool = True) -> Iterator[Expected]:

@@ -15,9 +15,8 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
     yield from blocks.embedding(hp)
     yield need(roles.OUTPUT_NORM, None, hp.n_embd)
     yield blocks.embedding_as_output(hp)
-    n_q = hp.n_embd_head_k() * hp.n_head[0]
     for layer in range(hp.n_layer):
-        yield from blocks.attention(hp, names, layer, n_q, hp.n_embd_k_gqa(), hp.n_embd_v_gqa())
+        yield from blocks.attention(hp, names, layer, *blocks.head_widths(hp))
         yield need(roles.FFN_NORM, layer, hp.n_embd)
         yield from blocks.gated_ffn_down_last(hp, layer, hp.n_ff[0])
 

@@ -24,12 +24,10 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
     # sentence-embedding heads of the embedding models built on it
     yield may(roles.DENSE_2_OUT, None, hp.n_embd, hp.u32(DENSE_2_OUT.key))
     yield may(roles.DENSE_3_OUT, None, hp.u32(DENSE_3_IN.key), hp.n_embd)
-    n_head_k = hp.n_embd_head_k()
-    n_q = n_head_k * hp.n_head[0]
     for layer in range(hp.n_layer):
-        yield from blocks.attention(hp, names, layer, n_q, hp.n_embd_k_gqa(), hp.n_embd_v_gqa())
+        yield from blocks.attention(hp, names, layer, *blocks.head_widths(hp))
         yield need(roles.ATTN_POST_NORM, layer, hp.n_embd)
-        yield from blocks.norms(layer, n_head_k, roles.ATTN_K_NORM, roles.ATTN_Q_NORM)
+        yield from blocks.norms(layer, hp.n_embd_head_k(), roles.ATTN_K_NORM, roles.ATTN_Q_NORM)
         yield need(roles.FFN_NORM, layer, hp.n_embd)
         yield from blocks.gated_ffn_down_last(hp, layer, hp.n_ff[0])
         yield need(roles.FFN_POST_NORM, layer, hp.n_embd)

@@ -34,9 +34,8 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
     yield need(roles.PER_LAYER_MODEL_PROJ, 0, n_embd, _PER_LAYER * hp.n_layer)
     yield need(roles.PER_LAYER_PROJ_NORM, 0, _PER_LAYER)
     yield need(roles.OUTPUT_NORM, None, n_embd)
-    n_q = hp.n_embd_head_k() * hp.n_head[0]
     for layer in range(hp.n_layer):
-        yield from blocks.attention(hp, names, layer, n_q, hp.n_embd_k_gqa(), hp.n_embd_v_gqa())
+        yield from blocks.attention(hp, names, layer, *blocks.head_widths(hp))
         yield from blocks.norms(layer, hp.n_embd_head_k(), roles.ATTN_Q_NORM, roles.ATTN_K_NORM)
         yield from blocks.norms(layer, n_embd, roles.ATTN_POST_NORM, roles.FFN_NORM)
         yield from blocks.gated_ffn_down_last(hp, layer, hp.n_ff[0])

@@ -29,9 +29,8 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
     yield may(roles.OUTPUT, None, hp.n_embd, hp.n_vocab)
     yield may(roles.OUTPUT.bias, None, hp.n_vocab)
     yield from blocks.tied(hp, names)
-    n_gqa = hp.n_embd_v_gqa()
     for layer in range(hp.n_layer):
-        yield from blocks.attention(hp, names, layer, hp.n_embd, n_gqa, n_gqa)
+        yield from blocks.attention(hp, names, layer, *blocks.model_widths(hp))
         yield need(roles.FFN_NORM, layer, hp.n_embd)
         yield from blocks.gated_ffn(hp, layer, hp.n_ff[0])
 

@@ -12,11 +12,11 @@ from app.architectures.manifest import Expected, Names
 
 
 def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
-    n_gqa, n_ff_exp = hp.n_embd_v_gqa(), mixture.expert_width(hp)
+    n_ff_exp = mixture.expert_width(hp)
     yield from blocks.embedding(hp)
     yield from blocks.untied_output(hp)
     for layer in range(hp.n_layer):
-        yield from blocks.attention(hp, names, layer, hp.n_embd, n_gqa, n_gqa)
+        yield from blocks.attention(hp, names, layer, *blocks.model_widths(hp))
         yield need(roles.FFN_NORM, layer, hp.n_embd)
         yield from mixture.routed(hp, layer, n_ff_exp)
         yield need(roles.FFN_GATE_INP_SHEXP, layer, hp.n_embd)
