@@ -105,7 +105,6 @@ ARCHITECTURE = Architecture(
         "context_length": 128,
         "embedding_length": 128,
         "block_count": 4,
-        "nextn_predict_layers": 1,
         "leading_dense_block_count": 1,
         "feed_forward_length": 256,
         "expert_feed_forward_length": 256,

@@ -45,9 +45,8 @@ ARCHITECTURE = replace(
     size_name=by_layers({32: "7B", 80: "70B", 162: "405B"}),
     example={
         **LLAMA.example,
-        "block_count": 2,
         "attention.head_count": [4, 4],
-        "attention.head_count_kv": [2, 1],
+        "attention.head_count_kv": [2, 4],
         "feed_forward_length": [256, 512],
     },
 )
