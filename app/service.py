@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from app.architectures.registry import Catalog
 from app.devices.facts import DeviceFacts
@@ -16,13 +15,11 @@ from app.loading.lifecycle import HOLDING, NANOSECONDS, STAGES, UNDER_WAY, LoadS
 from app.loading.request import PlanRequest, check_request
 from app.loading.run import World, check_loadable, check_path, prepare
 from app.residency.handles import HandleView, Released
-from app.residency.keeper import Keeper, internal_error
+from app.residency.keeper import Keeper, internal_error, log_fault
 from app.residency.notices import HeaderRejected, LoadObserver, Notice, PlanEnded, PlanOutcome
 from app.residency.registry import PlanArchive
 
 __all__ = ["HandleView", "LoadObserver", "LoaderService", "Notice", "Released", "ServiceLimits", "Snapshot"]
-
-_log: Final = logging.getLogger("ggufd.service")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +100,7 @@ class LoaderService:
                 self._keeper.tell(HeaderRejected(error.code))
             raise
         except Exception as error:
-            _log.exception("a plan ended in an error nobody foresaw")
+            log_fault("a plan ended in an error nobody foresaw")
             raise internal_error("the plan") from error
         finally:
             self._keeper.tell(PlanEnded(outcome, reason, (self._world.clock() - started) / NANOSECONDS))

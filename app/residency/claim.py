@@ -79,7 +79,8 @@ class Claim:
                 self.allocated[device] = self.allocated.get(device, 0) + nbytes
             case Freed(device, nbytes):
                 self.allocated[device] = self.allocated.get(device, 0) - nbytes
-                self.freed[device] = self.freed.get(device, 0) + nbytes
+                if self.stop.is_set():  # what a load gives back by itself is not given back by a release
+                    self.freed[device] = self.freed.get(device, 0) + nbytes
             case Placed(_, nbytes):
                 self._placed += nbytes
             case FileRead():
@@ -101,10 +102,11 @@ class Claim:
     @property
     def released(self) -> Released:
         """What releasing this handle has given back so far; final once `closed` is set."""
-        # What a load gave back because it failed by itself was not given back by a release.
-        devices = {name: size for name, size in self.freed.items() if size} if self.stop.is_set() else {}
         return Released(
-            handle_id=self.id, state=self.record.state, released_bytes=sum(devices.values()), devices=devices
+            handle_id=self.id,
+            state=self.record.state,
+            released_bytes=sum(self.freed.values()),
+            devices=dict(self.freed),
         )
 
     def view(self, now_ns: int) -> HandleView:

@@ -10,6 +10,7 @@ import logging
 import secrets
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -198,7 +199,7 @@ class Keeper:
         except GgufdError as error:
             self._fail(claim, error)
         except Exception:
-            _log.exception("load %s ended in an error nobody foresaw", claim.record.id)
+            log_fault(f"load {claim.record.id} ended in an error nobody foresaw")
             self._fail(claim, internal_error(f"load {claim.record.id}"))
         else:
             self._hand_over(claim, loaded)
@@ -249,7 +250,7 @@ class Keeper:
         try:
             loaded.free()
         except Exception:
-            _log.exception("freeing the memory of load %s failed", claim.record.id)
+            log_fault(f"freeing the memory of load {claim.record.id} failed")
 
     def _settle(self, claim: Claim) -> Mapping[str, int]:
         """Close a claim whose state is final: its plan is archived; answers what its devices have not given back."""
@@ -310,8 +311,13 @@ def internal_error(what: str) -> GgufdError:
     return GgufdError(f"{what} ended in an error nobody foresaw; the log has the details", code="internal")
 
 
+def log_fault(what: str) -> None:
+    """Log the present exception as text: a log record that holds it would hold its frames, and views in them."""
+    _log.error("%s\n%s", what, traceback.format_exc())
+
+
 def _call(function: Callable[[Any], None], value: Any) -> None:
     try:
         function(value)
     except Exception:
-        _log.exception("an observer failed")
+        log_fault("an observer failed")
