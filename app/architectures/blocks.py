@@ -120,18 +120,27 @@ def model_widths(hp: HParams) -> tuple[int, int, int]:
     return hp.n_embd, hp.n_embd_v_gqa(), hp.n_embd_v_gqa()
 
 
+def equal_kv_widths(hp: HParams) -> tuple[int, int, int]:
+    """Widths of Q, K and V where Q follows its heads, and K is as wide as V."""
+    return hp.n_embd_head_k() * hp.n_head[0], hp.n_embd_v_gqa(), hp.n_embd_v_gqa()
+
+
 def rotary_factors(layer: int, n_rot: int, *factors: Role) -> Iterator[Expected]:
     """Model-level rotary tables used by every layer: the first layer's is the tensor, the others' are copies of it."""
     for role in factors:
         yield Expected(role=role, layer=layer, shape=(n_rot // 2,), required=False, copy=layer != 0)
 
 
-def rotary_tables(hp: HParams, layer: int) -> Iterator[Expected]:
-    """The rotary tables a model's scaling asks for: long and short factors with LongRoPE, else frequencies."""
+def rotary_tables(hp: HParams, layer: int, n_rot: int | None = None) -> Iterator[Expected]:
+    """The rotary tables a model's scaling asks for: long and short factors with LongRoPE, else frequencies.
+
+    They are made for `n_rot` dimensions, or those of the first layer.
+    """
+    width = hp.n_rot() if n_rot is None else n_rot
     if hp.rope_scaling_type == "longrope":
-        yield from rotary_factors(layer, hp.n_rot(), roles.ROPE_FACTORS_LONG, roles.ROPE_FACTORS_SHORT)
+        yield from rotary_factors(layer, width, roles.ROPE_FACTORS_LONG, roles.ROPE_FACTORS_SHORT)
     else:
-        yield from rotary_factors(layer, hp.n_rot(), roles.ROPE_FREQS)
+        yield from rotary_factors(layer, width, roles.ROPE_FREQS)
 
 
 def gated_ffn(hp: HParams, layer: int, n_ff: int, *, required: bool = True) -> Iterator[Expected]:
@@ -192,9 +201,19 @@ def trunk_is_missing(hp: HParams, names: Names) -> bool:
 
 def nextn_head(hp: HParams, layer: int) -> Iterator[Expected]:
     """What makes a block a NextN (multi-token prediction) block: the joining projection, its norms, optional heads."""
+    yield from nextn_joint(hp, layer)
+    yield from nextn_tables(hp, layer)
+
+
+def nextn_joint(hp: HParams, layer: int) -> Iterator[Expected]:
+    """Where a NextN block joins the next token's embedding to the trunk's output: a projection and two norms."""
     yield need(roles.NEXTN_EH_PROJ, layer, 2 * hp.n_embd, hp.n_embd)
     yield need(roles.NEXTN_ENORM, layer, hp.n_embd)
     yield need(roles.NEXTN_HNORM, layer, hp.n_embd)
+
+
+def nextn_tables(hp: HParams, layer: int) -> Iterator[Expected]:
+    """The embedding and the head that a NextN block may have for itself."""
     yield may(roles.NEXTN_EMBED_TOKENS, layer, hp.n_embd, hp.n_vocab)
     yield may(roles.NEXTN_SHARED_HEAD_HEAD, layer, hp.n_embd, hp.n_vocab)
     yield may(roles.NEXTN_SHARED_HEAD_NORM, layer, hp.n_embd)

@@ -6,7 +6,9 @@ from typing import Any, Literal
 
 from app.architectures.hparams import HParam, HParams, RopeType
 from app.architectures.manifest import Expected, Names
+from app.architectures.memory import CacheTensor, Memory, MemoryRequest, require_types
 from app.architectures.split import NO_OVERRIDES, SplitOverrides
+from app.architectures.standard_memory import standard_memory
 
 UNKNOWN_SIZE = "?B"
 
@@ -20,7 +22,8 @@ class Capabilities:
     `q_gate`: Q carries a gate of its own width, so whole heads of Q are twice as wide. `v_follows_k`: in linear
     attention V is laid out on the scale of K (k0 v0, k1 v1, k0 v2, …) and is cut in runs of K's width.
     `linear_attention`: the layout of delta-rule layers (fused QKV, alpha, beta) applies to recurrent layers.
-    `lone_expert_is_dense`: files may count a dense feed-forward as one expert.
+    `lone_expert_is_dense`: files may count a dense feed-forward as one expert. `flash_attention`: attention may be
+    computed in one fused step.
     """
 
     tensor_split: bool = True
@@ -34,6 +37,7 @@ class Capabilities:
     v_follows_k: bool = False
     linear_attention: bool = False
     lone_expert_is_dense: bool = False
+    flash_attention: bool = True
 
 
 def unknown_size(_hparams: HParams) -> str:
@@ -55,6 +59,11 @@ def as_read(hparams: HParams) -> HParams:
     return hparams
 
 
+def as_found(hparams: HParams, _names: Names) -> HParams:
+    """Conclude nothing from which tensors a file has."""
+    return hparams
+
+
 def without_causality(hparams: HParams) -> HParams:
     """Attention looks both ways, whatever the file says: diffusion models and encoders."""
     return replace(hparams, causal_attn=False)
@@ -65,20 +74,23 @@ class Architecture:
     """One architecture.
 
     `hparams`: its keys beyond the common ones. `derive`: what follows from them (window patterns, recurrent layers);
-    raises MetadataError on contradictions. `manifest`: every tensor it may have, given the hyperparameters and the
+    raises MetadataError on contradictions. `observe`: the same, where it depends on which tensors are there. `manifest`: every tensor it may have, given the hyperparameters and the
     names that are in the file, in the reference's order. `rope`: rotary type, fixed or following from hyperparameters.
-    `split`: exceptions to the standard rules, fixed or following. `example`: small metadata without the prefix, from
-    which tests build a file. `refused`: why a file of this architecture is known and never loaded, with its code.
+    `split`: exceptions to the standard rules, fixed or following. `memory`: the caches it needs; None: those that its
+    capabilities come to. `example`: small metadata without the prefix, from which tests build a file. `refused`: why a
+    file of this architecture is known and never loaded, with its code.
     """
 
     name: str
     capabilities: Capabilities = Capabilities()
     hparams: tuple[HParam, ...] = ()
     derive: Callable[[HParams], HParams] = as_read
+    observe: Callable[[HParams, Names], HParams] = as_found
     manifest: Callable[[HParams, Names], Iterator[Expected]]
     rope: RopeType | Callable[[HParams], RopeType] = RopeType.NORM
     size_name: Callable[[HParams], str] = unknown_size
     split: SplitOverrides | Callable[[HParams], SplitOverrides] = NO_OVERRIDES
+    memory: Memory | None = None
     example: Mapping[str, Any]
     refused: str | None = None
     refused_code: Literal["not_a_model", "unsupported_architecture"] = "not_a_model"
@@ -90,3 +102,14 @@ class Architecture:
     def split_overrides(self, hparams: HParams) -> SplitOverrides:
         """This model's exceptions to the rules of the split."""
         return self.split if isinstance(self.split, SplitOverrides) else self.split(hparams)
+
+    def caches(self, hparams: HParams, request: MemoryRequest) -> tuple[CacheTensor, ...]:
+        """The cache tensors of a context, in the reference's order. Raises PlanError where it cannot be had."""
+        can = self.capabilities
+        if not can.flash_attention:
+            request = replace(request, flash_attention=False)
+        require_types(hparams, request)
+        memory = self.memory or standard_memory(
+            is_recurrent=can.recurrent, is_hybrid=can.hybrid, is_diffusion=can.diffusion
+        )
+        return tuple(memory(hparams, request))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import chain
 
 from app.architectures import blocks, roles
-from app.architectures.blocks import may, need, tensor
+from app.architectures.blocks import may, tensor
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
 from app.architectures.hparams import Form, HParam, HParams, Kind, RopeType, SwaType
@@ -22,7 +22,7 @@ def _derive(hp: HParams) -> HParams:
 
 
 def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
-    trunk_missing = hp.n_layer_nextn > 0 and roles.ATTN_NORM.tensor_name(0) not in names
+    trunk_missing = blocks.trunk_is_missing(hp, names)
     yield from blocks.embedding(hp)
     yield from blocks.untied_output(hp)
     for layer in range(hp.n_layer_all):
@@ -30,7 +30,8 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
             yield from _layer(hp, names, layer, required=not trunk_missing)
         else:
             present = roles.NEXTN_EH_PROJ.tensor_name(hp.n_layer) in names
-            nextn = chain(_layer(hp, names, layer, required=True), _nextn(hp, layer))
+            out_norm = may(roles.LAYER_OUT_NORM, layer, hp.n_embd)
+            nextn = chain(_layer(hp, names, layer, required=True), blocks.nextn_head(hp, layer), (out_norm,))
             yield from blocks.nextn_unused(nextn, present=present)
 
 
@@ -48,16 +49,6 @@ def _layer(hp: HParams, names: Names, layer: int, *, required: bool) -> Iterator
     yield may(roles.FFN_GATE_INP, layer, hp.n_embd, hp.n_expert)
     yield from blocks.experts(hp, layer, hp.n_ff_exp[0], required=False)
     yield may(roles.FFN_EXP_PROBS_B.bias, layer, hp.n_expert)
-
-
-def _nextn(hp: HParams, layer: int) -> Iterator[Expected]:
-    yield need(roles.NEXTN_EH_PROJ, layer, 2 * hp.n_embd, hp.n_embd)
-    yield need(roles.NEXTN_ENORM, layer, hp.n_embd)
-    yield need(roles.NEXTN_HNORM, layer, hp.n_embd)
-    yield may(roles.NEXTN_EMBED_TOKENS, layer, hp.n_embd, hp.n_vocab)
-    yield may(roles.NEXTN_SHARED_HEAD_HEAD, layer, hp.n_embd, hp.n_vocab)
-    yield may(roles.NEXTN_SHARED_HEAD_NORM, layer, hp.n_embd)
-    yield may(roles.LAYER_OUT_NORM, layer, hp.n_embd)
 
 
 ARCHITECTURE = Architecture(

@@ -25,9 +25,8 @@ def size_name(hp: HParams) -> str:
 def layers(hp: HParams, names: Names) -> Iterator[Expected]:
     """The reranking head and the trunk."""
     yield may(roles.CLS_OUT, None, hp.n_embd, hp.n_cls_out)
-    n_gqa, n_q = hp.n_embd_v_gqa(), hp.n_embd_head_k() * hp.n_head[0]
     for layer in range(hp.n_layer):
-        yield from blocks.attention(hp, names, layer, n_q, n_gqa, n_gqa)
+        yield from blocks.attention(hp, names, layer, *blocks.equal_kv_widths(hp))
         yield from blocks.norms(layer, hp.n_embd_head_k(), roles.ATTN_K_NORM, roles.ATTN_Q_NORM)
         yield need(roles.FFN_NORM, layer, hp.n_embd)
         yield from blocks.gated_ffn(hp, layer, hp.n_ff[0])

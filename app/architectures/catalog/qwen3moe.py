@@ -10,16 +10,20 @@ from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 
 
-def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
-    n_gqa, n_q = hp.n_embd_v_gqa(), hp.n_embd_head_k() * hp.n_head[0]
+def layers(hp: HParams, names: Names) -> Iterator[Expected]:
+    """The trunk: attention with normed Q and K, then routed experts."""
     n_ff_exp = mixture.expert_width(hp)
-    yield from blocks.embedding(hp)
-    yield from blocks.output(hp, names)
     for layer in range(hp.n_layer):
-        yield from blocks.attention(hp, names, layer, n_q, n_gqa, n_gqa)
+        yield from blocks.attention(hp, names, layer, *blocks.equal_kv_widths(hp))
         yield from blocks.norms(layer, hp.n_embd_head_k(), roles.ATTN_K_NORM, roles.ATTN_Q_NORM)
         yield need(roles.FFN_NORM, layer, hp.n_embd)
         yield from mixture.routed(hp, layer, n_ff_exp)
+
+
+def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
+    yield from blocks.embedding(hp)
+    yield from blocks.output(hp, names)
+    yield from layers(hp, names)
 
 
 ARCHITECTURE = Architecture(
