@@ -71,11 +71,13 @@ def shared_by_later_layers(hp: HParams, request: MemoryRequest) -> Iterator[Cach
     Raises PlanError where there is no such layer.
     """
     last = hp.n_layer_kv_from_start
+    if last < 2:
+        raise refusal("fewer than two layers have keys of their own: there are none of each kind to share")
     for layer in trunk(hp):
         if hp.has_kv(layer):
             continue
         source = last - (2 if hp.is_swa[layer] else 1)
-        if last < 2 or hp.is_swa[source] is not hp.is_swa[layer]:
+        if hp.is_swa[source] is not hp.is_swa[layer]:
             raise refusal(
                 f"layer {layer} has no keys of its own, and layer {source} has none of its kind to share", layer=layer
             )

@@ -74,8 +74,9 @@ class Architecture:
     """One architecture.
 
     `hparams`: its keys beyond the common ones. `derive`: what follows from them (window patterns, recurrent layers);
-    raises MetadataError on contradictions. `observe`: the same, where it depends on which tensors are there. `manifest`: every tensor it may have, given the hyperparameters and the
-    names that are in the file, in the reference's order. `rope`: rotary type, fixed or following from hyperparameters.
+    raises MetadataError on contradictions. `observe`: the same, where it depends on which tensors are there.
+    `manifest`: every tensor it may have, given the hyperparameters and the names that are in the file, in the
+    reference's order. `rope`: rotary type, fixed or following from hyperparameters.
     `split`: exceptions to the standard rules, fixed or following. `memory`: the caches it needs; None: those that its
     capabilities come to. `example`: small metadata without the prefix, from which tests build a file. `refused`: why a
     file of this architecture is known and never loaded, with its code.

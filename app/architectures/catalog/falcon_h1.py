@@ -9,6 +9,8 @@ from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
+from app.architectures.memory import CacheTensor, MemoryRequest
+from app.architectures.recurrent_memory import hybrid
 
 
 def _derive(hp: HParams) -> HParams:
@@ -33,12 +35,19 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
         yield may(roles.FFN_UP.bias, layer, n_ff)
 
 
+def _memory(hp: HParams, request: MemoryRequest) -> Iterator[CacheTensor]:
+    """Every layer attends, and has a state beside it."""
+    layers = range(hp.n_layer)
+    return hybrid(hp, request, attending=layers, recurring=layers)
+
+
 ARCHITECTURE = Architecture(
     name="falcon-h1",
     capabilities=Capabilities(tensor_split=False, hybrid=True),
     hparams=(RMS_EPSILON, *recurrent.GROUPED_SSM_KEYS),
     derive=_derive,
     manifest=_manifest,
+    memory=_memory,
     rope=RopeType.NEOX,
     size_name=by_layers({24: "1.5B", 32: "3B", 36: "0.5B", 44: "7B", 66: "1B", 72: "34B"}),
     example={

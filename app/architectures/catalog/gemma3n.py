@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from app.architectures import blocks, roles
+from app.architectures.attention_memory import shared_by_later_layers
 from app.architectures.blocks import may, need
 from app.architectures.catalog.gemma import ARCHITECTURE as GEMMA
 from app.architectures.common import RMS_EPSILON
@@ -59,6 +60,7 @@ ARCHITECTURE = Architecture(
     hparams=(SWA_PATTERN, FREQ_BASE_SWA, replace(SLIDING_WINDOW, required=True), RMS_EPSILON),
     derive=_derive,
     manifest=_manifest,
+    memory=shared_by_later_layers,
     rope=RopeType.NEOX,
     size_name=by_layers({30: "E2B", 35: "E4B"}),
     example={**GEMMA.example, "attention.sliding_window": 32, "attention.sliding_window_pattern": 2},

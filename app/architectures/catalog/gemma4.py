@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from app.architectures import blocks, mixture, roles
+from app.architectures.attention_memory import shared_by_later_layers
 from app.architectures.blocks import may, need, tensor
 from app.architectures.catalog.gemma import ARCHITECTURE as GEMMA
 from app.architectures.common import RMS_EPSILON, bad_value
@@ -115,6 +116,7 @@ ARCHITECTURE = Architecture(
     ),
     derive=_derive,
     manifest=_manifest,
+    memory=shared_by_later_layers,
     rope=RopeType.NEOX,
     size_name=by_layers({30: "26B.A4B", 35: "E2B", 42: "E4B", 60: "31B"}),
     example={

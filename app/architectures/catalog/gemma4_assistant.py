@@ -10,6 +10,7 @@ from app.architectures.common import RMS_EPSILON, bad_value
 from app.architectures.descriptor import Architecture, Capabilities
 from app.architectures.hparams import HParam, HParams, RopeType
 from app.architectures.manifest import Expected, Names
+from app.architectures.memory import no_memory
 from app.architectures.window import FREQ_BASE_SWA, SLIDING_WINDOW, SWA_LAYERS, window_as_listed
 
 _ORDERING = roles.MASKED_EMBD_ORDERING.part("")
@@ -66,6 +67,7 @@ ARCHITECTURE = Architecture(
     ),
     derive=_derive,
     manifest=_manifest,
+    memory=no_memory,  # its layers look at the keys of the model it drafts for
     rope=RopeType.NEOX,
     example={
         **gemma4.ARCHITECTURE.example,

@@ -7,6 +7,7 @@ from app.architectures.catalog.gemma3 import DENSE_2_OUT, DENSE_3_IN
 from app.architectures.common import RMS_EPSILON, bad_value
 from app.architectures.descriptor import by_layers, without_causality
 from app.architectures.hparams import HParam, HParams, SwaType
+from app.architectures.memory import no_memory
 from app.architectures.window import FREQ_BASE_SWA, SLIDING_WINDOW, SWA_PATTERN, with_window
 
 _DENSE_2_IN = HParam("dense_2_feat_in")
@@ -34,5 +35,6 @@ ARCHITECTURE = replace(
         _DENSE_3_OUT,
     ),
     derive=_derive,
+    memory=no_memory,
     size_name=by_layers({24: "0.3B"}),
 )

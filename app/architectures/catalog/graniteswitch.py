@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from app.architectures import blocks, roles
+from app.architectures.attention_memory import every_layer, standard_attention
 from app.architectures.blocks import need
 from app.architectures.catalog.granite import ARCHITECTURE as GRANITE
 from app.architectures.catalog.granite import SCALES
 from app.architectures.common import bad_value
 from app.architectures.hparams import MAX_LAYERS, Form, HParam, HParams, Kind
 from app.architectures.manifest import Expected, Names
+from app.architectures.memory import CacheTensor, MemoryRequest
 from app.architectures.roles import Role
 
 _MOST = 4096
@@ -88,12 +90,18 @@ def _adapters(hp: HParams, role: Role, layer: int, n_in: int, n_out: int) -> Ite
     yield need(role.part("lora_b"), layer, rank, n_out, stack)
 
 
+def _memory(hp: HParams, request: MemoryRequest) -> Iterator[CacheTensor]:
+    """The router's layer is attended to by the trunk, and so remembered."""
+    return standard_attention(hp, request, layers=every_layer(hp))
+
+
 ARCHITECTURE = replace(
     GRANITE,
     name="graniteswitch",
     hparams=(*SCALES, _COUNT, _RANK, HParam("adapters.router_gain", Kind.F32), _ACTIVATE, _SUBSTITUTE),
     derive=_derive,
     manifest=_manifest,
+    memory=_memory,
     size_name=_size_name,
     example={
         **GRANITE.example,

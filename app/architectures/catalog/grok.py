@@ -49,7 +49,7 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
 
 ARCHITECTURE = Architecture(
     name="grok",
-    capabilities=Capabilities(tensor_split=False),
+    capabilities=Capabilities(tensor_split=False, flash_attention=False),
     hparams=(
         RMS_EPSILON,
         mixture.EXPERT_FF,

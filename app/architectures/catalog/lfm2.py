@@ -5,10 +5,12 @@ from dataclasses import replace
 
 from app.architectures import blocks, mixture, recurrent, roles
 from app.architectures.blocks import may, need
+from app.architectures.cache_roles import CACHE_R, CACHE_S
 from app.architectures.common import RMS_EPSILON, bad_value
 from app.architectures.descriptor import UNKNOWN_SIZE, Architecture, Capabilities
 from app.architectures.hparams import HParam, HParams, RopeType, SwaType
 from app.architectures.manifest import Expected, Names
+from app.architectures.split import PolicyRule, SplitOverrides
 from app.architectures.window import SLIDING_WINDOW
 
 CONV_CACHE = HParam("shortconv.l_cache", required=True)
@@ -74,12 +76,16 @@ def _size_name(hp: HParams) -> str:
     return _SIZES.get(hp.n_ff[0], UNKNOWN_SIZE)
 
 
+# short convolutions run whole on every device
+_MIRRORED = PolicyRule(axis="mirrored", why="the convolution is mirrored, and so is what it remembers")
+
 ARCHITECTURE = Architecture(
     name="lfm2",
     capabilities=Capabilities(hybrid=True),
     hparams=(CONV_CACHE, RMS_EPSILON, SLIDING_WINDOW),
     derive=_derive,
     manifest=_manifest,
+    split=SplitOverrides(policy={CACHE_R: _MIRRORED, CACHE_S: _MIRRORED}),
     rope=RopeType.NEOX,
     size_name=_size_name,
     example={

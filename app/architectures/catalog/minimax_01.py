@@ -9,6 +9,7 @@ from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
 from app.architectures.hparams import HParam, HParams, Kind, RopeType
 from app.architectures.manifest import Expected, Names
+from app.architectures.recurrent_memory import trunk_hybrid
 
 
 def _derive(hp: HParams) -> HParams:
@@ -44,6 +45,7 @@ ARCHITECTURE = Architecture(
     ),
     derive=_derive,
     manifest=_manifest,
+    memory=trunk_hybrid,
     rope=RopeType.NEOX,
     size_name=by_layers({80: "456B"}),
     example={

@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 
 from app.architectures import blocks, latent, mixture, roles
+from app.architectures.attention_memory import attention, every_layer, indexer
 from app.architectures.blocks import need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
 from app.architectures.hparams import HParam, HParams, RopeType
 from app.architectures.manifest import Expected, Names
+from app.architectures.memory import CacheTensor, MemoryRequest
 
 
 def _sparse(hp: HParams, layer: int) -> Iterator[Expected]:
@@ -40,6 +42,13 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
             yield from _sparse(hp, layer)
 
 
+def _memory(hp: HParams, request: MemoryRequest) -> Iterator[CacheTensor]:
+    """All layers attend; the sparse ones keep what their indexer chooses by."""
+    yield from attention(hp, request, layers=every_layer(hp))
+    sparse = range(hp.u32(mixture.LEADING_DENSE.key), hp.n_layer_all)
+    yield from indexer(hp, request, head_size=hp.u32("attention.indexer.key_length"), layers=sparse)
+
+
 ARCHITECTURE = Architecture(
     name="minimax-m3",
     capabilities=Capabilities(tensor_split=False),
@@ -57,6 +66,7 @@ ARCHITECTURE = Architecture(
     ),
     derive=mixture.with_expert_widths,
     manifest=_manifest,
+    memory=_memory,
     rope=RopeType.NEOX,
     size_name=by_layers({60: "428B.A23B"}),
     example={

@@ -10,6 +10,8 @@ from app.architectures.common import NORM_EPSILON, RMS_EPSILON
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
 from app.architectures.hparams import HParam, HParams, Kind, RopeType
 from app.architectures.manifest import Expected, Names
+from app.architectures.memory import CacheTensor, MemoryRequest
+from app.architectures.recurrent_memory import hybrid
 
 _LATENT = "moe_latent_size"
 
@@ -105,6 +107,17 @@ def _size_name(hp: HParams) -> str:
     return _SIZES(hp)
 
 
+def _memory(hp: HParams, request: MemoryRequest) -> Iterator[CacheTensor]:
+    """Layers that are a feed-forward remember nothing."""
+    mixing = [layer for layer in range(hp.n_layer_all) if hp.n_ff[layer] == 0]
+    return hybrid(
+        hp,
+        request,
+        attending=[layer for layer in mixing if not hp.is_recr[layer]],
+        recurring=[layer for layer in mixing if hp.is_recr[layer] and layer < hp.n_layer],
+    )
+
+
 ARCHITECTURE = Architecture(
     name="nemotron_h",
     capabilities=Capabilities(tensor_split=False, hybrid=True),
@@ -121,6 +134,7 @@ ARCHITECTURE = Architecture(
     ),
     derive=_derive,
     manifest=_manifest,
+    memory=_memory,
     rope=RopeType.NONE,
     size_name=_size_name,
     example={

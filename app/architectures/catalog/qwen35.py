@@ -11,6 +11,7 @@ from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import UNKNOWN_SIZE, Architecture, Capabilities
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
+from app.architectures.recurrent_memory import trunk_hybrid
 
 ROPE_SECTIONS = replace(rotary.ROPE_SECTIONS, required=True)
 
@@ -76,6 +77,7 @@ ARCHITECTURE = Architecture(
     ),
     derive=_derive,
     manifest=_manifest,
+    memory=trunk_hybrid,
     rope=RopeType.IMROPE,
     size_name=_size_name,
     example={

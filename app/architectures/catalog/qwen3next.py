@@ -9,6 +9,7 @@ from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
+from app.architectures.recurrent_memory import trunk_hybrid
 
 
 def gated_attention(hp: HParams, names: Names, layer: int, *, required: bool = True) -> Iterator[Expected]:
@@ -90,6 +91,7 @@ ARCHITECTURE = Architecture(
     ),
     derive=_derive,
     manifest=_manifest,
+    memory=trunk_hybrid,
     rope=RopeType.NEOX,
     size_name=by_layers({48: "80B.A3B"}),
     example={

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from app.architectures import blocks, mixture, recurrent, roles
+from app.architectures.attention_memory import index_keys
 from app.architectures.blocks import need
 from app.architectures.catalog.qwen3next import gated_attention, routed_and_shared
 from app.architectures.catalog.qwen35 import ROPE_SECTIONS
@@ -11,6 +12,8 @@ from app.architectures.common import RMS_EPSILON, bad_value, require
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
 from app.architectures.hparams import Form, HParam, HParams, Kind, RopeType
 from app.architectures.manifest import Expected, Names
+from app.architectures.memory import CacheTensor, MemoryRequest
+from app.architectures.recurrent_memory import attending_in_trunk, hybrid
 from app.architectures.roles import Role
 
 _MAX_NGRAM = 8  # LLAMA_MAX_PLE_NGRAM
@@ -146,6 +149,15 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
         yield from routed_and_shared(hp, names, layer, hp.u32(mixture.SHARED_FF.key) or hp.n_ff[0])
 
 
+def _memory(hp: HParams, request: MemoryRequest) -> Iterator[CacheTensor]:
+    """Beside keys, values and states: the past of the n-gram tables' convolution, and the indexer's keys."""
+    attending, table_layer = attending_in_trunk(hp), _table_layer(hp)
+    past = (hp.u32("ple.conv_kernel") - 1) * hp.u32("ple.ngram_size") * hp.u32(_STREAMS) * hp.n_embd
+    histories = {table_layer: past} if table_layer is not None else {}
+    yield from hybrid(hp, request, attending=attending, histories=histories)
+    yield from index_keys(hp, request, width=hp.u32("attention.indexer.key_length"), layers=attending)
+
+
 ARCHITECTURE = Architecture(
     name="qwen4exp",
     capabilities=Capabilities(tensor_split=False, hybrid=True, q_gate=True, linear_attention=True, v_follows_k=True),
@@ -176,6 +188,7 @@ ARCHITECTURE = Architecture(
     ),
     derive=_derive,
     manifest=_manifest,
+    memory=_memory,
     rope=RopeType.IMROPE,
     size_name=by_layers({48: "A3B"}),
     example={
