@@ -6,10 +6,11 @@ from app.architectures import blocks, roles
 from app.architectures.blocks import may, need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import UNKNOWN_SIZE, Architecture, by_layers
-from app.architectures.hparams import HParams
+from app.architectures.hparams import HParam, HParams
 from app.architectures.manifest import Expected, Names
 from app.architectures.rotary import full_rotation
 
+_VOCABULARY = HParam("vocab_size")
 _DENSE_SIZES = by_layers(
     {
         16: "1B",
@@ -30,7 +31,8 @@ def _size_name(hp: HParams) -> str:
     if hp.n_expert == 8:
         return _MIXTRAL_SIZES(hp)
     if hp.n_layer == 32:
-        return "3B" if hp.n_vocab == 49152 else "7B" if hp.n_vocab < 40000 else "8B"
+        n_vocab = hp.u32(_VOCABULARY.key) if hp.given(_VOCABULARY.key) else hp.n_vocab
+        return "3B" if n_vocab == 49152 else "7B" if n_vocab < 40000 else "8B"
     if hp.n_layer == 80:
         return "65B" if hp.n_head == hp.n_head_kv else "70B"
     return _DENSE_SIZES(hp) if hp.n_layer else UNKNOWN_SIZE
@@ -80,7 +82,7 @@ def manifest(hp: HParams, names: Names, n_ff_shared: int = 0) -> Iterator[Expect
 
 ARCHITECTURE = Architecture(
     name="llama",
-    hparams=(RMS_EPSILON,),
+    hparams=(_VOCABULARY, RMS_EPSILON),
     derive=full_rotation,
     manifest=manifest,
     size_name=_size_name,
