@@ -54,7 +54,7 @@ ARCHITECTURE = Architecture(
         "block_count": 7,
         "feed_forward_length": 256,
         "attention.head_count": 4,
-        "attention.head_count_kv": 1,
+        "attention.head_count_kv": 2,
         "attention.key_length": 64,
         "attention.value_length": 64,
         "attention.sliding_window": 32,
