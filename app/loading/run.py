@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from app.devices.backend import Backend, Buffer
 from app.devices.facts import DeviceFacts
 from app.devices.simulated import KIND as SIMULATED
 from app.devices.simulated import SimulatedBackend
-from app.errors import FileError, PlanError
+from app.errors import FileError, NotFoundError, PlanError
 from app.loading.allocation import Allocation, allocate, require_going
 from app.loading.layout import Layout, mappable_bytes
 from app.loading.lifecycle import EventKind, LoadEvent
@@ -116,7 +116,8 @@ def prepare(request: PlanRequest, world: World, emit: Emit = _ignore) -> Prepare
     Raises NotFoundError, AccessError, FileError, MetadataError, PlanError. A plan that is larger than its devices is
     an answer, not an error.
     """
-    model = read_model_file(locate(request.model, world.roots), world.limits, world.roots)
+    with _named_as_asked(request.model):
+        model = read_model_file(locate(request.model, world.roots), world.limits, world.roots)
     emit(_event(world, EventKind.READ, sum(shard.data_start for shard in model.shards)))
     understanding = understand(model, world.catalog)
     known = {name: backend.facts() for name, backend in world.backends.items()}
@@ -153,7 +154,7 @@ def check_path(model: str, roots: tuple[Path, ...] | None) -> None:
     `not_regular_file`. A folder may hold a split model.
     """
     try:
-        with open_regular(locate(model, roots), roots):
+        with _named_as_asked(model), open_regular(locate(model, roots), roots):
             return
     except FileError as error:
         if error.code != "is_directory":
@@ -171,6 +172,15 @@ def locate(model: str, roots: tuple[Path, ...] | None) -> Path:
     if not roots:
         raise not_found(path)
     return next((root / path for root in roots if os.path.lexists(root / path)), roots[0] / path)
+
+
+@contextmanager
+def _named_as_asked(model: str) -> Iterator[None]:
+    """Where there is no model, say so in the client's words: no answer tells where the roots lie."""
+    try:
+        yield
+    except NotFoundError:
+        raise not_found(Path(model)) from None
 
 
 def _hand_over(allocation: Allocation, memory: ExitStack) -> LoadedModel:

@@ -3,7 +3,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.api import jsontext
@@ -158,6 +158,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(st.sampled_from(sorted(FULL)), JSON))
 def test_no_values_raise_anything_but_a_request_error(body: dict[str, Any]) -> None:
     """Whatever JSON stands in the known fields, it is a request or a RequestError."""

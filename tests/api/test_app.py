@@ -1,0 +1,244 @@
+"""The edge alone, over a service that only pretends."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, cast
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+from starlette.routing import Route
+
+from app.api.app import create_app
+from app.api.context import ApiLimits
+from app.api.workers import Pool, Workers
+from app.errors import AccessError, BusyError, CapacityError, FileError, GgufdError
+from app.loading.request import PlanRequest
+from app.service import LoaderService
+
+
+class Pretender:
+    """A service that answers every plan with what it is told to, and is asked for nothing else."""
+
+    def __init__(self) -> None:
+        self.outcome: Exception | dict[str, Any] = {}
+        self.asked: list[PlanRequest] = []
+        self.readiness = (True, "ready")
+
+    def plan(self, request: PlanRequest) -> dict[str, Any]:
+        self.asked.append(request)
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+    def ready(self) -> tuple[bool, str]:
+        return self.readiness
+
+
+class Edge:
+    """An application over a Pretender, its client, and what it measured."""
+
+    def __init__(self) -> None:
+        self.service = Pretender()
+        self.observed: list[tuple[str, str, int]] = []
+        self.app = create_app(
+            cast(LoaderService, self.service),
+            CollectorRegistry(),
+            observe=lambda method, route, status, _seconds: self.observed.append((method, route, status)),
+            limits=ApiLimits(max_body_bytes=1000),
+        )
+
+    def run(self, talk: Callable[[httpx.AsyncClient], Awaitable[httpx.Response]]) -> httpx.Response:
+        """The response that `talk` ends with."""
+
+        async def within() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://ggufd") as client:
+                return await talk(client)
+
+        return asyncio.run(within())
+
+    def ask(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        """The response to one request."""
+        return self.run(lambda client: client.request(method, path, **arguments))
+
+    def plan(self, outcome: Exception | dict[str, Any]) -> httpx.Response:
+        """The response to a plan that comes to `outcome`."""
+        self.service.outcome = outcome
+        return self.ask("POST", "/v1/plans", json={"model": "a"})
+
+
+@pytest.fixture
+def edge() -> Edge:
+    """A fresh application."""
+    return Edge()
+
+
+def require_problem(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """The body, after checking that it is the problem that was expected."""
+    body = cast(dict[str, Any], response.json())
+    assert (status, "application/problem+json") == (response.status_code, response.headers["content-type"])
+    assert (status, code, f"urn:ggufd:problem:{code}") == (body["status"], body["code"], body["type"])
+    return body
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (FileError("bad", code="bad_offset", tensor="t"), 422),
+        (CapacityError("small", devices=[{"device": "d", "needed_bytes": 2, "free_bytes": 1}]), 507),
+        (AccessError("no", code="permission_denied"), 403),
+        (GgufdError("odd"), 500),
+    ],
+)
+def test_an_error_becomes_a_problem_with_its_facts(edge: Edge, error: GgufdError, status: int) -> None:
+    """Whatever the service raises on purpose is told with its status, its code and its facts."""
+    body = require_problem(edge.plan(error), status, error.code)
+    assert error.message == body["detail"]
+    assert dict(error.facts) == {name: body[name] for name in error.facts}
+
+
+def test_busy_tells_when_to_come_back(edge: Edge) -> None:
+    """A 503 carries Retry-After in whole seconds."""
+    response = edge.plan(BusyError("full", code="queue_full", retry_after_seconds=2.5))
+    require_problem(response, 503, "queue_full")
+    assert "3" == response.headers["retry-after"]
+
+
+def test_an_unforeseen_error_gives_nothing_away(edge: Edge) -> None:
+    """An exception nobody raised on purpose is a 500 without its message, its type or a trace."""
+    response = edge.plan(ZeroDivisionError("secret"))
+    require_problem(response, 500, "internal")
+    assert not any(word in response.text for word in ("secret", "ZeroDivision", "Traceback", ".py"))
+
+
+def test_an_unknown_path_is_a_problem(edge: Edge) -> None:
+    """What is not served answers 404 as a problem, also with a trailing slash, and never redirects."""
+    for path in ("/", "/v1", "/v1/handles/", "/v1/nothing", "/docs", "/%00", "/v1/handles/a/b/c"):
+        require_problem(edge.ask("GET", path), 404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/v1/handles", "GET, POST"),
+        ("POST", "/v1/handles/x", "DELETE, GET"),
+        ("DELETE", "/v1/plans", "POST"),
+        ("BREW", "/healthz", "GET"),
+    ],
+)
+def test_a_wrong_method_is_a_problem_that_names_the_right_ones(
+    edge: Edge, method: str, path: str, allowed: str
+) -> None:
+    """A path with another method answers 405 with every method it has."""
+    response = edge.ask(method, path)
+    require_problem(response, 405, "method_not_allowed")
+    assert allowed == response.headers["allow"]
+
+
+@pytest.mark.parametrize("declared", [None, "text/plain", "application/x-www-form-urlencoded", "json", "x" * 500])
+def test_a_body_must_say_that_it_is_json(edge: Edge, declared: str | None) -> None:
+    """A body of another kind, or of none, answers 415: no page in a browser can send JSON here unasked."""
+    headers = {} if declared is None else {"Content-Type": declared}
+    body = require_problem(edge.ask("POST", "/v1/plans", content=b"{}", headers=headers), 415, "unsupported_media_type")
+    assert "application/json" == body["expected"]
+
+
+@pytest.mark.parametrize("declared", ["application/json", "application/JSON; charset=utf-8", "application/x+json"])
+def test_json_is_taken_under_all_its_names(edge: Edge, declared: str) -> None:
+    """Parameters and structured suffixes of the media type change nothing."""
+    response = edge.ask("POST", "/v1/plans", content=b'{"model": "a"}', headers={"Content-Type": declared})
+    assert 200 == response.status_code
+    assert [PlanRequest(model="a")] == edge.service.asked
+
+
+def test_a_malformed_body_is_a_problem_that_names_the_field(edge: Edge) -> None:
+    """A body that means nothing answers 400, before the service hears of it."""
+    body = require_problem(edge.ask("POST", "/v1/plans", json={"model": "a", "n_gpu_layers": "3"}), 400, "bad_request")
+    assert "n_gpu_layers" == body["field"]
+    assert [] == edge.service.asked
+
+
+def test_a_body_that_says_it_is_too_large_is_not_read(edge: Edge) -> None:
+    """A declared length over the limit answers 413 without a byte of the body."""
+    headers = {"Content-Type": "application/json", "Content-Length": str(10**30)}
+    body = require_problem(edge.ask("POST", "/v1/plans", content=b"{}", headers=headers), 413, "payload_too_large")
+    assert 1000 == body["limit_bytes"]
+
+
+def test_a_body_that_turns_out_too_large_is_not_read_to_its_end(edge: Edge) -> None:
+    """Without a declared length, reading stops as soon as the limit is passed."""
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while sent < 1_000_000:
+            sent += 400
+            yield b" " * 400
+
+    response = edge.ask("POST", "/v1/plans", content=endless(), headers={"Content-Type": "application/json"})
+    require_problem(response, 413, "payload_too_large")
+
+
+def test_readiness_says_why_not(edge: Edge) -> None:
+    """Ready answers 200; not ready answers 503 with the reason and when to ask again."""
+    assert 200 == edge.ask("GET", "/readyz").status_code
+    edge.service.readiness = (False, "no devices are known")
+    response = edge.ask("GET", "/readyz")
+    assert "no devices" in require_problem(response, 503, "busy")["detail"]
+    assert "retry-after" in response.headers
+
+
+def test_liveness_needs_no_thread(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While no worker thread can be had, liveness answers; readiness and metrics have threads of their own kind."""
+
+    async def none_free(_workers: Workers, pool: Pool, _call: Callable[[], Any]) -> Any:
+        raise RuntimeError(pool)
+
+    monkeypatch.setattr(Workers, "run", none_free)
+    assert 200 == edge.ask("GET", "/healthz").status_code
+    assert 500 == edge.ask("GET", "/readyz").status_code
+
+
+def test_requests_are_measured_by_method_template_and_status(edge: Edge) -> None:
+    """The labels come from closed sets: the route's template, known methods, and nothing a client can invent."""
+    edge.plan({})
+    edge.ask("GET", "/v1/handles/some-id/plan")
+    edge.ask("GET", "/made/up")
+    edge.ask("BREW", "/v1/plans")
+    assert [
+        ("POST", "/v1/plans", 200),
+        ("GET", "/v1/handles/{handle_id}/plan", 500),
+        ("GET", "none", 404),
+        ("other", "/v1/plans", 405),
+    ] == edge.observed
+
+
+def test_the_description_of_the_api_names_every_route_and_the_body(edge: Edge) -> None:
+    """OpenAPI lists what is served, and the body of plans with all its fields."""
+    described = edge.ask("GET", "/openapi.json").json()
+    served = {route.path for route in edge.app.routes if isinstance(route, Route)} - {"/openapi.json"}
+    assert served == described["paths"].keys()
+    assert {"model", "split_mode", "devices", "overrides"} <= described["components"]["schemas"]["PlanBody"][
+        "properties"
+    ].keys()
+
+
+def test_answers_are_never_cached(edge: Edge) -> None:
+    """Every answer is a state of the moment."""
+    assert "no-store" == edge.plan({}).headers["cache-control"]
+
+
+def test_an_answer_has_a_line_for_each_member_and_each_object_of_a_list(edge: Edge) -> None:
+    """Line tools can search a plan: every tensor has a line of its own."""
+    text = edge.plan({"fits": True, "tensors": [{"name": "a"}, {"name": "b"}], "warnings": []}).text
+    assert ['  "fits": true,', '    {"name": "a"},', '    {"name": "b"}', '  "warnings": []'] == [
+        line for line in text.splitlines() if '"name"' in line or "fits" in line or "warnings" in line
+    ]
+
+
+def test_what_utf8_cannot_carry_is_escaped(edge: Edge) -> None:
+    """A path may hold any bytes; in JSON they are escapes, and the answer stays valid."""
+    response = edge.plan({"model": "a\udcff.gguf"})
+    assert b"\\udcff" in response.content
+    assert "a\udcff.gguf" == response.json()["model"]
