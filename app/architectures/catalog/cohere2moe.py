@@ -4,22 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
-from app.architectures import blocks, roles
+from app.architectures import blocks, mixture, roles
 from app.architectures.blocks import may, need
-from app.architectures.common import NORM_EPSILON, RMS_EPSILON, bad_value
+from app.architectures.common import NORM_EPSILON, RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
 from app.architectures.hparams import HParam, HParams, Kind, SwaType
 from app.architectures.manifest import Expected, Names
-from app.architectures.mixture import (
-    EXPERT_FF,
-    LEADING_DENSE,
-    SHARED_COUNT,
-    SHARED_FF,
-    require_experts,
-    router,
-    shared_expert,
-    with_expert_widths,
-)
 from app.architectures.window import FREQ_BASE_SWA, SLIDING_WINDOW, SWA_PATTERN, with_window
 from app.errors import MetadataError
 
@@ -28,11 +18,8 @@ def _derive(hp: HParams) -> HParams:
     if not hp.given(NORM_EPSILON.key) and not hp.given(RMS_EPSILON.key):
         key = NORM_EPSILON.name(hp.arch)
         raise MetadataError(f"{key} and {RMS_EPSILON.name(hp.arch)} are missing", code="missing_key", key=key)
-    require_experts(hp)
-    if hp.n_expert_used[0] == 0:
-        raise bad_value(hp.arch, "expert_used_count", 0, "at least 1 in the first layer")
-    n_swa = hp.u32(SLIDING_WINDOW.key)
-    return with_expert_widths(with_window(hp, SwaType.STANDARD, n_swa, period=4, dense_first=True))
+    hp = with_window(hp, SwaType.STANDARD, hp.u32(SLIDING_WINDOW.key), period=4, dense_first=True)
+    return mixture.only_experts(hp)
 
 
 def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
@@ -53,7 +40,7 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
 def _trunk(hp: HParams, names: Names) -> Iterator[Expected]:
     for layer in range(hp.n_layer):
         yield from _attention(hp, names, layer)
-        if layer < hp.u32(LEADING_DENSE.key):
+        if mixture.is_dense(hp, layer):
             yield from blocks.gated_ffn(hp, layer, hp.n_ff[0])
         else:
             yield from _experts(hp, names, layer)
@@ -68,12 +55,12 @@ def _attention(hp: HParams, names: Names, layer: int) -> Iterator[Expected]:
 
 def _experts(hp: HParams, names: Names, layer: int) -> Iterator[Expected]:
     n_ff_exp = hp.n_ff_exp[0] or hp.n_ff[0]
-    yield from router(hp, layer)
+    yield from mixture.router(hp, layer)
     yield need(roles.FFN_DOWN_EXPS, layer, n_ff_exp, hp.n_embd, hp.n_expert)
     yield from blocks.fused_experts(hp, names, layer, n_ff_exp, required=layer < hp.n_layer)
-    n_shared = hp.u32(SHARED_COUNT.key)
+    n_shared = hp.u32(mixture.SHARED_COUNT.key)
     if n_shared:
-        yield from shared_expert(hp, layer, hp.u32(SHARED_FF.key) or n_ff_exp * n_shared)
+        yield from mixture.shared_expert(hp, layer, hp.u32(mixture.SHARED_FF.key) or n_ff_exp * n_shared)
 
 
 def _nextn(hp: HParams, layer: int) -> Iterator[Expected]:
@@ -88,13 +75,13 @@ ARCHITECTURE = Architecture(
         replace(RMS_EPSILON, required=False),
         replace(SLIDING_WINDOW, required=True),
         HParam("logit_scale", Kind.F32, required=True),
-        replace(LEADING_DENSE, required=True),
-        replace(EXPERT_FF, required=True),
-        SHARED_FF,
-        SHARED_COUNT,
-        HParam("expert_weights_norm", Kind.BOOL),
-        HParam("expert_weights_scale", Kind.F32),
-        HParam("expert_gating_func"),
+        replace(mixture.LEADING_DENSE, required=True),
+        mixture.EXPERT_FF_REQUIRED,
+        mixture.SHARED_FF,
+        mixture.SHARED_COUNT,
+        mixture.WEIGHTS_NORM,
+        mixture.WEIGHTS_SCALE,
+        mixture.GATING_FUNC,
         SWA_PATTERN,
         FREQ_BASE_SWA,
     ),

@@ -10,7 +10,15 @@ from app.architectures.catalog.ernie4_5 import dense
 from app.architectures.catalog.ernie4_5 import manifest as ernie_manifest
 from app.architectures.hparams import HParam, HParams
 from app.architectures.manifest import Expected, Names
-from app.architectures.mixture import EXPERT_FF, LEADING_DENSE, SHARED_FF, router, shared_expert, with_expert_widths
+from app.architectures.mixture import (
+    EXPERT_FF_REQUIRED,
+    LEADING_DENSE,
+    SHARED_FF,
+    is_dense,
+    router,
+    shared_expert,
+    with_expert_widths,
+)
 
 
 def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
@@ -18,7 +26,7 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
 
 
 def _feed_forward(hp: HParams, layer: int) -> Iterator[Expected]:
-    if layer < hp.u32(LEADING_DENSE.key):
+    if is_dense(hp, layer):
         yield from dense(hp, layer)
         return
     n_ff_exp, n_ff_shared = hp.n_ff_exp[0], hp.u32(SHARED_FF.key)
@@ -36,7 +44,7 @@ ARCHITECTURE = replace(
     name="ernie4_5-moe",
     hparams=(
         *ERNIE.hparams,
-        replace(EXPERT_FF, required=True),
+        EXPERT_FF_REQUIRED,
         SHARED_FF,
         HParam("interleave_moe_layer_step", required=True),
         LEADING_DENSE,

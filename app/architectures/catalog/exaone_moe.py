@@ -4,31 +4,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
-from app.architectures import blocks, roles
+from app.architectures import blocks, mixture, roles
 from app.architectures.blocks import may, need
-from app.architectures.common import RMS_EPSILON, bad_value
+from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
-from app.architectures.hparams import HParam, HParams, Kind, RopeType, SwaType
+from app.architectures.hparams import HParams, RopeType, SwaType
 from app.architectures.manifest import Expected, Names
-from app.architectures.mixture import (
-    EXPERT_FF,
-    LEADING_DENSE,
-    SHARED_COUNT,
-    SHARED_FF,
-    require_experts,
-    router,
-    shared_expert,
-    with_expert_widths,
-)
 from app.architectures.window import FREQ_BASE_SWA, SLIDING_WINDOW, SWA_PATTERN, with_window
 
 
 def _derive(hp: HParams) -> HParams:
-    if hp.u32(LEADING_DENSE.key) < hp.n_layer:
-        require_experts(hp)
-        if hp.n_expert_used[0] == 0:
-            raise bad_value(hp.arch, "expert_used_count", 0, "at least 1 in the first layer")
-    return with_expert_widths(with_window(hp, SwaType.STANDARD, hp.u32(SLIDING_WINDOW.key), period=4))
+    hp = with_window(hp, SwaType.STANDARD, hp.u32(SLIDING_WINDOW.key), period=4)
+    return mixture.experts_after_dense(hp)
 
 
 def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
@@ -40,7 +27,7 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
             yield from blocks.nextn_unused(block, present=True)
             continue
         yield from _attention(hp, names, layer)
-        yield from _dense(hp, layer) if layer < hp.u32(LEADING_DENSE.key) else _experts(hp, layer)
+        yield from _dense(hp, layer) if mixture.is_dense(hp, layer) else _experts(hp, layer)
 
 
 def _attention(hp: HParams, names: Names, layer: int) -> Iterator[Expected]:
@@ -60,10 +47,10 @@ def _dense(hp: HParams, layer: int) -> Iterator[Expected]:
 
 def _experts(hp: HParams, layer: int) -> Iterator[Expected]:
     n_ff_exp = hp.n_ff_exp[0]
-    yield from router(hp, layer)
+    yield from mixture.router(hp, layer)
     yield may(roles.FFN_EXP_PROBS_B.bias, layer, hp.n_expert)
     yield from blocks.experts(hp, layer, n_ff_exp)
-    yield from shared_expert(hp, layer, hp.u32(SHARED_FF.key) or n_ff_exp)
+    yield from mixture.shared_expert(hp, layer, hp.u32(mixture.SHARED_FF.key) or n_ff_exp)
 
 
 ARCHITECTURE = Architecture(
@@ -73,13 +60,13 @@ ARCHITECTURE = Architecture(
         FREQ_BASE_SWA,
         replace(SLIDING_WINDOW, required=True),
         RMS_EPSILON,
-        SHARED_COUNT,
-        replace(EXPERT_FF, required=True),
-        SHARED_FF,
-        HParam("expert_gating_func", required=True),
-        HParam("expert_weights_scale", Kind.F32),
-        HParam("expert_weights_norm", Kind.BOOL),
-        LEADING_DENSE,
+        mixture.SHARED_COUNT,
+        mixture.EXPERT_FF_REQUIRED,
+        mixture.SHARED_FF,
+        mixture.GATING_FUNC_REQUIRED,
+        mixture.WEIGHTS_SCALE,
+        mixture.WEIGHTS_NORM,
+        mixture.LEADING_DENSE,
     ),
     derive=_derive,
     manifest=_manifest,

@@ -1,7 +1,6 @@
 """Llama 4: chunked windows on three layers of four, experts with a shared one on every n-th layer."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from app.architectures import blocks, roles
 from app.architectures.blocks import need
@@ -9,7 +8,7 @@ from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import UNKNOWN_SIZE, Architecture
 from app.architectures.hparams import HParam, HParams, SwaType
 from app.architectures.manifest import Expected, Names
-from app.architectures.mixture import EXPERT_FF, require_experts, router, shared_expert, with_expert_widths
+from app.architectures.mixture import EXPERT_FF_REQUIRED, require_experts, routed, shared_expert, with_expert_widths
 from app.architectures.window import FREQ_BASE_SWA, SLIDING_WINDOW, SWA_PATTERN, with_window
 
 CHUNK = 8192
@@ -38,8 +37,7 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
         yield need(roles.FFN_NORM, layer, hp.n_embd)
         yield from blocks.rotary_factors(layer, hp.n_rot(), roles.ROPE_FREQS)
         if step and (layer + 1) % step == 0:
-            yield from router(hp, layer)
-            yield from blocks.experts(hp, layer, n_ff_exp)
+            yield from routed(hp, layer, n_ff_exp)
             yield from shared_expert(hp, layer, n_ff_exp)
         else:
             yield from blocks.gated_ffn(hp, layer, hp.n_ff[0])
@@ -49,7 +47,7 @@ ARCHITECTURE = Architecture(
     name="llama4",
     hparams=(
         RMS_EPSILON,
-        replace(EXPERT_FF, required=True),
+        EXPERT_FF_REQUIRED,
         _EXPERTS_EVERY,
         SLIDING_WINDOW,
         SWA_PATTERN,

@@ -7,7 +7,7 @@ from app.architectures.common import RMS_EPSILON, bad_value
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
-from app.architectures.mixture import require_experts, router
+from app.architectures.mixture import require_experts, routed
 
 
 def _derive(hp: HParams) -> HParams:
@@ -23,8 +23,7 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
     for layer in range(hp.n_layer):
         yield from blocks.attention(hp, names, layer, *blocks.model_widths(hp))
         yield from blocks.norms(layer, hp.n_embd, roles.ATTN_Q_NORM, roles.ATTN_K_NORM, roles.FFN_NORM)
-        yield from router(hp, layer)
-        yield from blocks.experts(hp, layer, hp.n_ff[0])
+        yield from routed(hp, layer, hp.n_ff[0])
 
 
 ARCHITECTURE = Architecture(
