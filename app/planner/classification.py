@@ -4,12 +4,12 @@ A tensor's meaning comes from the manifest alone, never from its name; a tensor 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from app.architectures.manifest import Comparison, is_unused
+from app.architectures.manifest import Comparison, Match, is_unused
 from app.architectures.roles import Role
 from app.modelfile.types import TensorInfo
-from app.planner.plan import Classified
+from app.planner.plan import Classified, Tensor
 
 
 def classify(comparison: Comparison) -> tuple[Classified, ...]:
@@ -21,7 +21,7 @@ def classify(comparison: Comparison) -> tuple[Classified, ...]:
     comparison.require()
     return tuple(
         Classified(
-            tensor=match.tensor,
+            tensor=_as_used(match),
             role=match.expected.role,
             layer=match.expected.layer,
             copy=match.expected.copy,
@@ -31,13 +31,23 @@ def classify(comparison: Comparison) -> tuple[Classified, ...]:
     )
 
 
+def _as_used(match: Match) -> TensorInfo:
+    """The tensor in the shape its consumers see, which may differ from the file's: that is the shape that is cut."""
+    shape = match.expected.shape
+    while len(shape) > 1 and shape[-1] == 1:
+        shape = shape[:-1]
+    if not match.expected.reshaped or match.tensor.shape == shape:
+        return match.tensor
+    return replace(match.tensor, shape=shape)
+
+
 @dataclass(frozen=True, slots=True)
 class Peers:
     """Who else is in a tensor's layer, by role: a cut is limited by the projection that the slices meet in."""
 
-    by_role: Mapping[Role, TensorInfo]
+    by_role: Mapping[Role, Tensor]
 
-    def first(self, roles: Iterable[Role]) -> TensorInfo | None:
+    def first(self, roles: Iterable[Role]) -> Tensor | None:
         """The tensor of the first of `roles` that this layer has."""
         for role in roles:
             tensor = self.by_role.get(role)
@@ -48,7 +58,7 @@ class Peers:
 
 def peers_by_layer(classified: Sequence[Classified]) -> dict[int | None, Peers]:
     """The peers of every layer; model-level tensors are each other's under None."""
-    layers: dict[int | None, dict[Role, TensorInfo]] = {}
+    layers: dict[int | None, dict[Role, Tensor]] = {}
     for item in classified:
         layers.setdefault(item.layer, {}).setdefault(item.role, item.tensor)
     return {layer: Peers(by_role) for layer, by_role in layers.items()}

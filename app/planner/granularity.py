@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from math import lcm
 from typing import Final
 
-from app.architectures import roles
+from app.architectures import cache_roles, roles
 from app.architectures.roles import Role
 from app.architectures.split import SplitOverrides
 from app.errors import PlanError
@@ -110,6 +110,16 @@ def _v(context: SplitContext, _count: int) -> tuple[Steps, str]:
     return (heads.v,), heads.why(f"{heads.v} rows of V")
 
 
+def _cached_k(context: SplitContext, _count: int) -> tuple[Steps, str]:
+    heads = _Heads(context)
+    return (heads.kv,), heads.why(f"{heads.kv} values of each token's K")
+
+
+def _cached_v(context: SplitContext, _count: int) -> tuple[Steps, str]:
+    heads = _Heads(context)
+    return (heads.v,), heads.why(f"{heads.v} values of each token's V")
+
+
 def _qkv(context: SplitContext, count: int) -> tuple[Steps, str]:
     heads = _Heads(context)
     step = _q_step(context, heads)
@@ -148,6 +158,10 @@ _ATTENTION: Final[Mapping[Role, Rule]] = {
     roles.ATTN_SINKS: _sinks,
     roles.ATTN_OUT: _output,
     roles.ATTN_GATE: _gate,
+    cache_roles.CACHE_K: _cached_k,
+    cache_roles.CACHE_INDEXER_K: _cached_k,
+    cache_roles.CACHE_V: _cached_v,
+    cache_roles.CACHE_INDEXER_V: _cached_v,
 }
 
 
@@ -179,12 +193,24 @@ def _state_head_pairs(context: SplitContext, count: int) -> tuple[Steps, str]:
     return (pairs,) * count, f"{pairs} rows: beta and alpha of the state heads that are cut together"
 
 
+def _cached_inputs(context: SplitContext, count: int) -> tuple[Steps, str]:
+    step = _state_step(context) * (context.hparams.ssm_d_conv - 1)
+    return (step,) * count, f"{step} values: the last inputs of the state heads that are cut together"
+
+
+def _cached_states(context: SplitContext, count: int) -> tuple[Steps, str]:
+    step = _state_step(context) * context.hparams.ssm_d_state
+    return (step,) * count, f"{step} values: whole states of the heads that are cut together"
+
+
 _LINEAR: Final[Mapping[Role, Rule]] = {
     **dict.fromkeys((roles.ATTN_QKV, roles.ATTN_GATE, roles.SSM_CONV1D, roles.SSM_OUT), _state_rows),
     **dict.fromkeys(
         (roles.SSM_DT.bias, roles.SSM_A, roles.SSM_A_NOSCAN, roles.SSM_ALPHA, roles.SSM_BETA), _state_heads
     ),
     roles.SSM_BETA_ALPHA: _state_head_pairs,
+    cache_roles.CACHE_R: _cached_inputs,
+    cache_roles.CACHE_S: _cached_states,
 }
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from app.architectures.split import SplitOverrides
 from app.architectures.understanding import Understanding
@@ -10,13 +11,12 @@ from app.modelfile.types import TensorInfo
 from app.planner.allocation import allocate, describe
 from app.planner.classification import Peers, classify, peers_by_layer
 from app.planner.granularity import granulate
+from app.planner.memory import classify_caches
 from app.planner.placement import Overrides, assign_units, home_of
 from app.planner.plan import (
-    HOST,
     MAX_DEVICES,
     Axis,
     Classified,
-    DeviceTotal,
     PlannedSegment,
     PlannedTensor,
     Policy,
@@ -25,11 +25,13 @@ from app.planner.plan import (
     SplitMode,
     SplitPlan,
     SplitTargets,
+    Tensor,
     Why,
 )
 from app.planner.policy import decide_policy
 from app.planner.rotation import LayerKinds, Rotations
 from app.planner.segmentation import SplitContext, segment
+from app.planner.totals import add_up
 
 
 def plan_split(understanding: Understanding, targets: SplitTargets) -> SplitPlan:
@@ -55,13 +57,18 @@ def plan_split(understanding: Understanding, targets: SplitTargets) -> SplitPlan
             continue
         placed.add((item.tensor.name, home))
         tensors.append(splitter.split(item) if home is None else _whole(item, home, where, targets))
+    caches: list[PlannedTensor] = []
+    for item in classify_caches(understanding, targets):
+        # a cache is used where its layer is computed: an override of the layer's weights does not move it
+        home, where = home_of(item, units)
+        caches.append(splitter.split(item) if home is None else _whole(item, home, where, targets))
     warnings = (*understanding.model.warnings, *_unused(understanding), *units.warnings, *overrides.warnings())
     return SplitPlan(
         mode=targets.mode,
         devices=targets.devices,
         tensors=tuple(tensors),
-        caches=(),
-        totals=_totals(tensors, targets),
+        caches=tuple(caches),
+        totals=add_up(tensors, caches, targets),
         warnings=warnings,
     )
 
@@ -114,6 +121,9 @@ class _Runs:
     why_steps: str
 
 
+_NO_PEERS: Final = Peers({})  # a layer may have a memory and no tensors
+
+
 class Splitter:
     """Stages 2 to 5 for one model and one set of devices.
 
@@ -135,7 +145,7 @@ class Splitter:
     def split(self, item: Classified) -> PlannedTensor:
         """One tensor that belongs to all devices, cut or mirrored."""
         rotation = self._rotations.of(item.layer)
-        policy = decide_policy(item, self._peers[item.layer], self._overrides, rotation)
+        policy = decide_policy(item, self._peers.get(item.layer, _NO_PEERS), self._overrides, rotation)
         tensor, anchor = item.tensor, policy.anchor or item.tensor
         own = item.role in self._overrides.segments or item.role in self._overrides.granularity
         question = (
@@ -166,7 +176,7 @@ class Splitter:
             rotation=rotation,
             bytes_per_device=decision.bytes_per_device,
             why=decision.why,
-            source=tensor,
+            source=_in_file(tensor),
         )
 
     def _decide(self, item: Classified, policy: Policy, question: object) -> _Decision:
@@ -250,38 +260,21 @@ def _whole(item: Classified, home: str, where: str, targets: SplitTargets) -> Pl
         rotation=0,
         bytes_per_device=tuple(tensor.nbytes if device.name == home else 0 for device in targets.devices),
         why=Why(policy=where),
-        source=tensor,
+        source=_in_file(tensor),
     )
 
 
-def _extent(tensor: TensorInfo, axis: int) -> int:
+def _in_file(tensor: Tensor) -> TensorInfo | None:
+    return tensor if isinstance(tensor, TensorInfo) else None
+
+
+def _extent(tensor: Tensor, axis: int) -> int:
     return tensor.shape[axis] if axis < len(tensor.shape) else 1
 
 
-def _slice_bytes(tensor: TensorInfo, axis: int, share: int) -> int:
+def _slice_bytes(tensor: Tensor, axis: int, share: int) -> int:
     extent = _extent(tensor, axis)
     return tensor.nbytes * share // extent if extent else 0
-
-
-def _totals(tensors: Sequence[PlannedTensor], targets: SplitTargets) -> tuple[DeviceTotal, ...]:
-    names = [device.name for device in targets.devices]
-    sums = dict.fromkeys(names, 0)
-    host_bytes, host_used = 0, False
-    for tensor in tensors:
-        if tensor.device == HOST and HOST not in sums:
-            host_bytes += tensor.nbytes
-            host_used = True
-        for name, nbytes in zip(names, tensor.bytes_per_device, strict=True):
-            sums[name] += nbytes
-    totals = [
-        DeviceTotal(name=device.name, weights_bytes=sums[device.name], cache_bytes=0, free_bytes=device.free_bytes)
-        for device in targets.devices
-    ]
-    if host_used:
-        totals.append(
-            DeviceTotal(name=HOST, weights_bytes=host_bytes, cache_bytes=0, free_bytes=targets.host.free_bytes)
-        )
-    return tuple(totals)
 
 
 def _unused(understanding: Understanding) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from app.architectures.memory import CacheTensor, MemoryRequest
 from app.architectures.roles import LayerClass, Role
 from app.ggml import GgmlType
 from app.modelfile.types import TensorInfo
@@ -15,6 +16,7 @@ MAX_DEVICES = 16  # GGML_BACKEND_META_MAX_DEVICES: more cannot share one tensor
 
 SplitAxis = Literal[0, 1, 2]
 Axis = Literal[0, 1, 2, "mirrored", "partial"]
+Tensor = TensorInfo | CacheTensor  # of the file, or of the model's memory: the stages treat them alike
 
 
 class SplitMode(StrEnum):
@@ -57,7 +59,7 @@ class SplitTargets:
 
     `devices` in request order, the host among them only if it was listed; `host` is always known. `tensor_split` has
     one weight per device (float32 values) or is None. `main_device` is an index into `devices`. `n_gpu_layers` below
-    zero means all.
+    zero means all. `context` None: no caches.
     """
 
     mode: SplitMode
@@ -68,13 +70,14 @@ class SplitTargets:
     n_gpu_layers: int = -1
     overrides: tuple[Override, ...] = ()
     allocator: Allocator = Allocator.REFERENCE
+    context: MemoryRequest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classified:
     """A tensor with its meaning. `layer` is None for model-level tensors; `copy` marks a further placement of one."""
 
-    tensor: TensorInfo
+    tensor: Tensor
     role: Role
     layer: int | None
     copy: bool = False
@@ -90,7 +93,7 @@ class Policy:
     """Stage 2's answer: along which axis, whose quant block limits the cut, by how much the layer is rotated."""
 
     axis: Axis
-    anchor: TensorInfo | None
+    anchor: Tensor | None
     rotation: int
     reason: str
 

@@ -8,7 +8,7 @@ projection is the anchor. The standard table is keyed by role; an architecture's
 from collections.abc import Mapping
 from typing import Final
 
-from app.architectures import roles
+from app.architectures import cache_roles, roles
 from app.architectures.roles import Role
 from app.architectures.split import PolicyRule, SplitOverrides
 from app.errors import PlanError
@@ -24,6 +24,8 @@ _HEADS_BIAS = "one value per row of its projection, cut with it"
 _STATE_ROWS = "rows belong to heads of the recurrent state, cut with its output projection"
 _FFN_ROWS = "rows are hidden units: cut in lockstep with the down projection"
 _PARTIAL_SUMS = "columns are cut: each device sums over its own part, and the sums are added"
+_HEADS_CACHED = "one run per head and token: on the device that computes the head"
+_STATE_CACHED = "state of the heads that a device computes, cut with their output projection"
 _AFTER_SUM = "added after the partial sums are joined: every device holds all of it"
 
 STANDARD: Final[Mapping[Role, PolicyRule]] = {
@@ -72,6 +74,25 @@ STANDARD: Final[Mapping[Role, PolicyRule]] = {
     roles.OUTPUT: PolicyRule(axis=1, why="rows are the vocabulary: each device computes its part of the logits"),
     roles.OUTPUT.bias: PolicyRule(
         axis=0, anchors=(roles.OUTPUT,), why="one value per row of the output projection, cut with it"
+    ),
+    **{
+        role: PolicyRule(axis=0, anchors=(roles.ATTN_OUT,), why=_HEADS_CACHED)
+        for role in (
+            cache_roles.CACHE_K,
+            cache_roles.CACHE_V,
+            cache_roles.CACHE_INDEXER_K,
+            cache_roles.CACHE_INDEXER_V,
+        )
+    },
+    **{
+        role: PolicyRule(axis=0, anchors=_STATE, why=_STATE_CACHED)
+        for role in (cache_roles.CACHE_R, cache_roles.CACHE_S)
+    },
+    cache_roles.CACHE_IDX_K: PolicyRule(
+        axis="mirrored", why="keys of an indexer with a single head, which every device computes whole"
+    ),
+    cache_roles.CACHE_PLE_R: PolicyRule(
+        axis="mirrored", why="every device runs the whole convolution and needs its whole past"
     ),
 }
 

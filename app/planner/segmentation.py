@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from app.architectures import roles
+from app.architectures import cache_roles, roles
 from app.architectures.descriptor import Capabilities
 from app.architectures.hparams import HParams
 from app.architectures.roles import Role
@@ -153,14 +153,35 @@ def _linear_heads_on_k(context: SplitContext) -> tuple[Runs, str]:
     return ((context.hparams.ssm_n_group, ratio),), "one value per value head, in runs of the key heads"
 
 
+def _cached_inputs(context: SplitContext) -> tuple[Runs, str]:
+    keys, values, _ = _linear_widths(context)
+    past = context.hparams.ssm_d_conv - 1
+    return ((keys * past, 2), (values * past, 1)), "the last inputs of Q and K of the linear attention, then of V"
+
+
+def _cached_inputs_on_k(context: SplitContext) -> tuple[Runs, str]:
+    keys, _, ratio = _linear_widths(context)
+    past = context.hparams.ssm_d_conv - 1
+    return ((keys * past, 2 + ratio),), "the last inputs of Q, K and V of the linear attention, V in runs of K's width"
+
+
+def _cached_states_on_k(context: SplitContext) -> tuple[Runs, str]:
+    hp = context.hparams
+    _, _, ratio = _linear_widths(context)
+    return ((hp.ssm_n_group * hp.ssm_d_state * hp.ssm_d_state, ratio),), "a state per value head, in runs of key heads"
+
+
 _LINEAR: Final[Mapping[Role, Rule]] = {
     roles.ATTN_QKV: _linear_qkv,
     roles.SSM_CONV1D: _linear_qkv,
+    cache_roles.CACHE_R: _cached_inputs,
     roles.FFN_GATE_UP_EXPS: _gate_up,
 }
 _LINEAR_V_ON_K: Final[Mapping[Role, Rule]] = {
     roles.ATTN_QKV: _linear_qkv_on_k,
     roles.SSM_CONV1D: _linear_qkv_on_k,
+    cache_roles.CACHE_R: _cached_inputs_on_k,
+    cache_roles.CACHE_S: _cached_states_on_k,
     roles.ATTN_GATE: _linear_values_on_k,
     roles.SSM_OUT: _linear_values_on_k,
     **dict.fromkeys(
