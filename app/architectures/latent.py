@@ -1,13 +1,13 @@
 """Multi-head latent attention: keys and values expand from one narrow vector, which is what the cache holds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from app.architectures import roles
 from app.architectures.blocks import tensor
 from app.architectures.common import bad_value
-from app.architectures.hparams import HParam, HParams
+from app.architectures.hparams import Form, HParam, HParams
 from app.architectures.manifest import Expected
 
 Q_RANK: Final = HParam("attention.q_lora_rank", default=0)
@@ -21,6 +21,32 @@ INDEXER_KEYS: Final = (
     HParam("attention.indexer.key_length", required=True),
     HParam("attention.indexer.top_k", required=True),
 )
+
+
+# one flag for all layers of the trunk, or one for each: whether the layer has an indexer of its own
+INDEXER_TYPES: Final = HParam("attention.indexer.types", form=Form.EITHER)
+
+
+def own_indexers(hp: HParams, default: Sequence[bool]) -> tuple[bool, ...]:
+    """Which layers of the trunk have an indexer of their own, `default` where the file does not say.
+
+    Raises MetadataError bad_value where the file has not one flag per layer.
+    """
+    flags = hp.array(INDEXER_TYPES.key)
+    if flags is None:
+        given = hp.given(INDEXER_TYPES.key)
+        return (hp.u32(INDEXER_TYPES.key) != 0,) * hp.n_layer if given else tuple(default)
+    if len(flags) != hp.n_layer:
+        raise bad_value(hp.arch, INDEXER_TYPES.key, len(flags), f"{hp.n_layer} elements, one per layer")
+    return tuple(flag != 0 for flag in flags)
+
+
+def require_unrotated_part(hp: HParams) -> HParams:
+    """Refuse latent keys that are rotated as a whole. Raises MetadataError bad_value."""
+    latent = sizes(hp, q_rank=0)
+    if latent.head_k <= latent.n_rot:
+        raise bad_value(hp.arch, "rope.dimension_count", latent.n_rot, f"less than {latent.head_k}, the key length")
+    return hp
 
 
 def with_latent_heads(hp: HParams) -> HParams:

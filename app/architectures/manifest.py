@@ -142,7 +142,8 @@ def _same_shape(tensor: TensorInfo, expected: Expected) -> bool:
         count = 1
         for extent in expected.shape:
             count *= extent
-        return tensor.n_elements == count
+        # in the expected shape, too, a row must be whole quant blocks
+        return tensor.n_elements == count and expected.shape[0] % tensor.type.block_size == 0
     return _padded(tensor.shape) == _padded(expected.shape)
 
 

@@ -104,7 +104,8 @@ def understand(model: ModelFile, catalog: Catalog) -> Understanding:
             expected="u32",
             found=file_type.type.name.lower(),
         )
-    return Understanding(model, architecture, resolve(architecture, model.metadata))
+    hparams = architecture.observe(resolve(architecture, model.metadata), model.by_name)
+    return Understanding(model, architecture, hparams)
 
 
 def resolve(architecture: Architecture, metadata: Mapping[str, KeyValue]) -> HParams:
