@@ -1,9 +1,9 @@
 """From a plan to buffers and copy steps. Pure: it refuses what does not fit before anything is allocated.
 
 Every placement of a tensor is a range of one buffer. Tensors that stay whole on a device that maps are ranges of the
-mapped file; all else is packed into buffers as large as the device allows, each tensor aligned as the device asks
-(in a mapped file a tensor lies where the file put it). Caches get buffers of their own: weights are never written
-again once they are in place, caches are.
+mapped file, where they lie as the file put them. All else is packed into buffers as large as the device allows, each
+tensor aligned as the device asks. Caches get buffers of their own: weights are never written again once they are in
+place, caches are.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from app.devices.facts import DeviceFacts
 from app.errors import CapacityError, Fact
@@ -18,7 +19,11 @@ from app.loading.cuts import Cut, copies_cut, tensor_cut, with_copies
 from app.loading.negotiation import MappingDecision
 from app.modelfile.types import TensorInfo
 from app.planner.plan import PlannedTensor, SplitPlan
-from app.units import align_up, human_bytes
+from app.units import MIB, align_up, human_bytes
+
+# A mapped range is read in and locked whole: many bytes of others between two tensors of one's own are no part of it.
+WIDE_GAP_BYTES: Final = MIB
+MAX_RANGES: Final = 16  # per device and shard: each is a mapping and a descriptor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +164,10 @@ class _Builder:
             raise CapacityError(f"the model does not fit: {'; '.join(sentences)}", devices=short)
 
     def map_whole_tensors(self) -> None:
-        """Ranges of the file for the tensors that are the mapping, as few as each device's largest buffer allows."""
+        """Ranges of the file for the tensors that are the mapping: per device and shard, from the first to the last.
+
+        Less the widest gaps between them, and no longer than the device's largest buffer.
+        """
         mapping = {reason.device for reason in self.mapping.reasons if reason.mode.maps}
         ranges: dict[tuple[str, int], list[tuple[int, TensorInfo]]] = defaultdict(list)
         for index, tensor in enumerate(self.plan.tensors):
@@ -218,12 +226,14 @@ class _Builder:
         return zip(names, tensor.bytes_per_device, strict=True)
 
     def _ranges(self, device: str, members: Sequence[tuple[int, TensorInfo]]) -> Iterator[list[tuple[int, TensorInfo]]]:
+        """The tensors of each range to be mapped, in file order."""
         largest = self.facts[device].max_allocation_bytes
+        apart = _wide_gaps([source for _, source in members])
         group: list[tuple[int, TensorInfo]] = []
-        for member in members:
+        for position, member in enumerate(members):
             source = member[1]
             self._require_allocatable(source.name, device, source.nbytes)
-            if group and source.offset + source.nbytes - group[0][1].offset > largest:
+            if group and (position in apart or source.offset + source.nbytes - group[0][1].offset > largest):
                 yield group
                 group = []
             group.append(member)
@@ -280,6 +290,17 @@ class _Builder:
             max_allocation_bytes=facts.max_allocation_bytes,
             devices=[{"device": device, "needed_bytes": nbytes, "free_bytes": facts.free_bytes}],
         )
+
+
+def _wide_gaps(sources: Sequence[TensorInfo]) -> set[int]:
+    """Which tensors begin a range of their own: those after the widest gaps, which are other devices' bytes."""
+    gaps: list[tuple[int, int]] = []
+    end = 0
+    for position, source in enumerate(sources):
+        if position and source.offset - end >= WIDE_GAP_BYTES:
+            gaps.append((source.offset - end, position))
+        end = max(end, source.offset + source.nbytes)
+    return {position for _, position in sorted(gaps, reverse=True)[: MAX_RANGES - 1]}
 
 
 _Read = tuple[TensorInfo, Cut, tuple[Placement | None, ...]]
