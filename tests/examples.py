@@ -20,8 +20,10 @@ def example_metadata(architecture: Architecture) -> dict[str, MetadataValue]:
     """The example's keys with their prefix, and a tokenizer that is none."""
     keys: dict[str, MetadataValue] = {"general.architecture": architecture.name, "tokenizer.ggml.model": "none"}
     example: Mapping[str, Any] = {"vocab_size": VOCABULARY, **architecture.example}
+    bare = {param.key for param in architecture.hparams if param.bare}
     for key, value in example.items():
-        keys[key if key.startswith("tokenizer.") else f"{architecture.name}.{key}"] = value
+        whole = key in bare or key.startswith("tokenizer.")
+        keys[key if whole else f"{architecture.name}.{key}"] = value
     return keys
 
 

@@ -1,6 +1,6 @@
 """Stage 5, allocation: where the boundaries fall, and so what each device gets.
 
-Bit for bit the reference's arithmetic, float32 included (`llama_meta_device_get_split_state`).
+Bit for bit the reference's arithmetic, float32 included (the function behind its tensor split).
 """
 
 from collections.abc import Sequence

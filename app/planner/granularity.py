@@ -3,7 +3,7 @@
 Attention is cut at whole groups of query heads that share a key head, and at whole quant blocks of the output
 projection; everything that meets it (Q, K, V, their biases, the sinks) is cut at the same heads. Feed-forward is cut
 at whole quant blocks of the down projection, in steps of at least 128 for the kernels' sake. Exceptions come first
-(`SplitOverrides.granularity`). The arithmetic is the reference's (`llama_meta_device_get_split_state`).
+(`SplitOverrides.granularity`). The arithmetic is the reference's (the function behind its tensor split).
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
 """Placement: on which device a tensor lives when it lives on one.
 
 Units are the layers and, last, the output. The last `n_gpu_layers` units are offloaded; which device a unit gets
-follows from its place among the offloaded ones and from the ratios (`llama_model_base::load_tensors`). The input
+follows from its place among the offloaded ones and from the ratios (as the reference loads tensors). The input
 layer always stays on the host.
 """
 

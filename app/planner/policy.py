@@ -2,7 +2,7 @@
 
 The rule of the house: everything that meets in a layer's output or down projection is cut in lockstep, so that
 projection is the anchor. The standard table is keyed by role; an architecture's exceptions come first
-(`SplitOverrides.policy`). The table's facts are the reference's (`llama_meta_device_get_split_state`).
+(`SplitOverrides.policy`). The table's facts are the reference's (the function behind its tensor split).
 """
 
 from collections.abc import Mapping

@@ -89,5 +89,5 @@ def test_what_is_refused_says_why(architecture: Architecture, tmp_path: Path) ->
     t0(path, set_keys={"general.architecture": architecture.name})
     with pytest.raises(MetadataError) as refused:
         run_load(_request(path, SplitMode.LAYER, 1, skewed=False), _world(), _ignore, threading.Event())
-    assert refused.value.code == "not_a_model"
+    assert refused.value.code == architecture.refused_code
     assert str(architecture.refused) in str(refused.value)

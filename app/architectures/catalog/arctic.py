@@ -32,5 +32,5 @@ ARCHITECTURE = Architecture(
     hparams=(RMS_EPSILON,),
     manifest=_manifest,
     size_name=_size_name,
-    example={**QWEN3MOE.example, "embedding_length": 256},
+    example={**QWEN3MOE.example, "embedding_length": 128},
 )
