@@ -64,6 +64,9 @@ def place(
     Raises FileError, DeviceError, CapacityError, CancelledLoadError.
     """
     landing = _Landing(emit)
+    for total in allocation.prepared.plan.totals:
+        if total.cache_bytes:
+            landing.land(total.name, total.cache_bytes)  # caches begin as the zeros that memory comes with
     _populate(allocation, landing.land, emit, stop)
     move(
         allocation.layout.steps,
@@ -87,12 +90,12 @@ def require_complete(allocation: Allocation, placed: Mapping[str, int], sources:
     Raises DeviceError or FileError `file_changed`.
     """
     for total in allocation.prepared.plan.totals:
-        if placed.get(total.name, 0) != total.weights_bytes:
+        if placed.get(total.name, 0) != total.total_bytes:
             raise DeviceError(
-                f"device {total.name} received {placed.get(total.name, 0)} of {total.weights_bytes} planned bytes",
+                f"device {total.name} received {placed.get(total.name, 0)} of {total.total_bytes} planned bytes",
                 device=total.name,
                 operation="verify",
-                expected=total.weights_bytes,
+                expected=total.total_bytes,
                 found=placed.get(total.name, 0),
             )
     for source in sources:

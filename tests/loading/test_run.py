@@ -27,7 +27,7 @@ from app.loading.run import LoadedModel, World, check_loadable, check_path, loca
 from app.loading.signals import Allocated, FileRead, Freed, Placed, Remapped, Signal
 from app.modelfile.source import FileSource, MappedRange
 from app.planner.plan import Override, SplitMode
-from tests.builders import t0
+from tests.builders import t0, tp
 from tests.worlds import MIB, allocated, held, world
 
 T0_2 = 312_576
@@ -367,6 +367,19 @@ def test_every_byte_is_read_once(root: Path) -> None:
     nbytes = sum(signal.nbytes for signal in log.signals if isinstance(signal, FileRead))
 
     assert T0_2 <= nbytes <= T0_2 + 4096
+
+
+def test_c42_a_mapped_model_is_read_in_once(root: Path) -> None:
+    """Two devices' ranges of one file don't take in each other's layers: what is made present is about one file."""
+    path = tp(root / "large.gguf", 4, 4096, 4)
+    log = Log()
+    loaded = load(world(root), request(model="large.gguf", load_mode=LoadMode.MMAP), log)
+    nbytes = sum(signal.nbytes for signal in log.signals if isinstance(signal, FileRead))
+
+    assert_whole(loaded)
+    assert 0 <= nbytes - loaded.prepared.model.n_bytes <= 2 * MIB
+    assert path.stat().st_size > 10 * MIB
+    loaded.free()
 
 
 def test_c30_overrides_and_layers_reach_the_plan(root: Path) -> None:
