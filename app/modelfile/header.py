@@ -8,7 +8,8 @@ from app.errors import FileError
 from app.ggml import TYPES
 from app.modelfile.cursor import Cursor
 from app.modelfile.limits import ReadLimits
-from app.modelfile.opening import OpenedFile, shown
+from app.modelfile.opening import OpenedFile
+from app.modelfile.text import brief, decode, shown
 from app.modelfile.types import SCALAR_BYTES, ArrayValue, KeyValue, Scalar, TensorInfo, ValueType
 from app.modelfile.validation import validate
 from app.units import align_up
@@ -137,14 +138,14 @@ class _Metadata:
             key = self._key()
             cursor.facts = {"key": key}
             if key in metadata:
-                cursor.fail("duplicate_key", f".key: '{key}' is there twice")
-            cursor.subject = f"metadata '{key}'"
+                cursor.fail("duplicate_key", f".key: '{brief(key)}' is there twice")
+            cursor.subject = f"metadata '{brief(key)}'"
             kind = self._type(cursor.u32(": type"), nested=False)
             value: Scalar | ArrayValue
             if kind is ValueType.ARRAY:
                 value = self._array()
             elif kind is ValueType.STRING:
-                value = self._text("", cursor.limits.string_bytes, "string_bytes").decode("utf-8", "backslashreplace")
+                value = decode(self._text("", cursor.limits.string_bytes, "string_bytes"))
             else:
                 (value,) = struct.unpack("<" + CODES[kind], cursor.take(SCALAR_BYTES[kind], ": value"))
             metadata[key] = KeyValue(key=key, type=kind, value=value)
@@ -159,8 +160,8 @@ class _Metadata:
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            shown_key = raw[:200].decode("utf-8", "backslashreplace")
-            cursor.fail("bad_string", f".key: '{shown_key}' is not UTF-8 at byte {error.start}", key=shown_key)
+            escaped = brief(decode(raw))
+            cursor.fail("bad_string", f".key: '{escaped}' is not UTF-8 at byte {error.start}", key=escaped)
 
     def _text(self, what: str, limit: int, limit_name: str) -> bytes:
         cursor = self._cursor
@@ -242,9 +243,9 @@ def _read_tensors(cursor: Cursor, count: int) -> list[tuple[str, int, tuple[int,
         name = _tensor_name(cursor)
         cursor.facts = {"tensor": name}
         if name in seen:
-            cursor.fail("duplicate_tensor", f".name: '{name}' is there twice")
+            cursor.fail("duplicate_tensor", f".name: '{brief(name)}' is there twice")
         seen.add(name)
-        cursor.subject = f"tensors[{index}] ({name})"
+        cursor.subject = f"tensors[{index}] ({brief(name)})"
         shape = _shape(cursor)
         kind = _tensor_type(cursor, cursor.u32(".type"), shape)
         nbytes = _tensor_bytes(cursor, kind, shape)
@@ -256,10 +257,10 @@ def _read_tensors(cursor: Cursor, count: int) -> list[tuple[str, int, tuple[int,
 def _tensor_name(cursor: Cursor) -> str:
     length = cursor.u64(".name: length")
     if length > MAX_NAME_BYTES:
-        start = cursor.take(min(length, MAX_NAME_BYTES, cursor.remaining), ".name").decode("utf-8", "backslashreplace")
+        start = decode(cursor.take(min(length, MAX_NAME_BYTES, cursor.remaining), ".name"))
         cursor.fail(
             "bad_tensor_name",
-            f".name: {length} bytes ('{start}…'), at most {MAX_NAME_BYTES} are allowed",
+            f".name: {length} bytes ('{brief(start)}…'), at most {MAX_NAME_BYTES} are allowed",
             tensor=start,
             expected=MAX_NAME_BYTES,
             found=length,
@@ -268,8 +269,8 @@ def _tensor_name(cursor: Cursor) -> str:
     try:
         name = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        text = raw.decode("utf-8", "backslashreplace")
-        cursor.fail("bad_tensor_name", f".name: '{text}' is not UTF-8 at byte {error.start}", tensor=text)
+        text = decode(raw)
+        cursor.fail("bad_tensor_name", f".name: '{brief(text)}' is not UTF-8 at byte {error.start}", tensor=text)
     if not name or "\0" in name:
         problem = "holds a NUL byte" if name else "is empty"
         cursor.fail("bad_tensor_name", f".name: {problem}", tensor=name)

@@ -14,19 +14,19 @@ class ReadLimits:
 
     n_keys: int = 65_536
     """Metadata entries of one file."""
-    n_tensors: int = 131_072
-    """Tensors over all shards (the largest published model has about 50,000, one tensor per expert)."""
+    n_tensors: int = 65_536
+    """Tensors over all shards; published models have up to a few thousand."""
     n_shards: int = 1024
     """Files of one split model."""
     key_bytes: int = 65_535
     """One key's length; the format's own bound."""
-    string_bytes: int = 16 * MIB
+    string_bytes: int = 64 * MIB
     """One string's length, as a value or in an array."""
     text_bytes: int = 64 * MIB
     """All keys and string values together; these are built, unlike arrays."""
     array_elements: int = 2**30
     """One array's length; the reference's own bound."""
-    array_strings: int = 4 * 2**20
+    array_strings: int = 3 * 2**20
     """Strings in all arrays of one file; each must be walked, at about ten million a second."""
     built_elements: int = 2**20
     """Numbers in all short arrays of one file; these are built."""

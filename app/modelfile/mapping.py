@@ -9,8 +9,9 @@ from typing import Final
 
 from app.errors import FileError
 from app.modelfile import libc
-from app.modelfile.opening import errno_name, read_failed, require_identity, shown
+from app.modelfile.opening import errno_name, read_failed, require_identity
 from app.modelfile.reading import ReadInto, read_exactly
+from app.modelfile.text import shown
 from app.modelfile.types import FileIdentity
 from app.units import MIB
 

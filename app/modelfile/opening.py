@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from app.errors import AccessError, FileError, GgufdError, NotFoundError
+from app.modelfile.text import shown
 from app.modelfile.types import FileIdentity, Shard
 
 _KINDS: Final = (
@@ -17,12 +18,6 @@ _KINDS: Final = (
     (stat.S_ISCHR, "a character device"),
     (stat.S_ISBLK, "a block device"),
 )
-
-
-def shown(path: str | bytes | os.PathLike[str]) -> str:
-    """A path as JSON and people can take it: bytes that are not UTF-8 and control characters are escaped."""
-    text = os.fsencode(path).decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def identity_of(status: os.stat_result) -> FileIdentity:

@@ -8,8 +8,9 @@ from app.errors import MetadataError
 from app.modelfile.cursor import Cursor
 from app.modelfile.header import CODES
 from app.modelfile.limits import ReadLimits
-from app.modelfile.opening import reopen, shown
+from app.modelfile.opening import reopen
 from app.modelfile.shards import read_set
+from app.modelfile.text import brief, decode, shown
 from app.modelfile.types import SCALAR_BYTES, ArrayValue, ModelFile, Scalar, ValueType
 
 _DEFAULT_LIMITS = ReadLimits()
@@ -37,12 +38,15 @@ def read_array(
     entry = model.metadata.get(key)
     if entry is None:
         raise MetadataError(
-            f"{shown(shard.path)}: metadata '{key}': is not there", code="missing_key", file=shown(shard.path), key=key
+            f"{shown(shard.path)}: metadata '{brief(key)}': is not there",
+            code="missing_key",
+            file=shown(shard.path),
+            key=key,
         )
     array = entry.value
     if not isinstance(array, ArrayValue):
         raise MetadataError(
-            f"{shown(shard.path)}: metadata '{key}': is {entry.type.name.lower()}, expected an array",
+            f"{shown(shard.path)}: metadata '{brief(key)}': is {entry.type.name.lower()}, expected an array",
             code="wrong_key_type",
             file=shown(shard.path),
             key=key,
@@ -57,11 +61,11 @@ def read_array(
         return []
     with reopen(shard) as file:
         cursor = Cursor(file.read, shard.identity.size, shown(shard.path), limits)
-        cursor.subject, cursor.facts = f"metadata '{key}'", {"key": key}
+        cursor.subject, cursor.facts = f"metadata '{brief(key)}'", {"key": key}
         cursor.skip(array.offset, "")
         if array.element_type is ValueType.STRING:
             cursor.walk_strings(start)
-            return [raw.decode("utf-8", "backslashreplace") for raw in cursor.strings(stop - start)]
+            return [decode(raw) for raw in cursor.strings(stop - start)]
         width = SCALAR_BYTES[array.element_type]
         cursor.skip(start * width, "")
         raw = cursor.take((stop - start) * width, ": elements")

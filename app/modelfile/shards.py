@@ -9,7 +9,8 @@ from typing import Final
 from app.errors import FileError, MetadataError, NotFoundError
 from app.modelfile.header import Header, read_header
 from app.modelfile.limits import ReadLimits
-from app.modelfile.opening import list_folder, open_regular, require_present, shown
+from app.modelfile.opening import list_folder, open_regular, require_present
+from app.modelfile.text import brief, shown
 from app.modelfile.types import ModelFile, Shard, TensorInfo, ValueType
 
 SPLIT_NO: Final = "split.no"
@@ -101,7 +102,7 @@ def _model(path: Path, parts: Sequence[_Part], warnings: tuple[str, ...]) -> Mod
             holder = holders.setdefault(tensor.name, part)
             if holder is not part:
                 raise FileError(
-                    f"{shown(part.path)}: tensor '{tensor.name}' is also in {shown(holder.path)}",
+                    f"{shown(part.path)}: tensor '{brief(tensor.name)}' is also in {shown(holder.path)}",
                     code="duplicate_tensor",
                     file=shown(part.path),
                     tensor=tensor.name,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from app.errors import Fact, FileError
+from app.modelfile.text import brief
 from app.modelfile.types import TensorInfo
 from app.units import align_up
 
@@ -34,7 +35,7 @@ def validate(tensors: Sequence[TensorInfo], data_start: int, file_size: int, ali
             fail(
                 "bad_offset",
                 tensor.name,
-                f"tensors[{index}].offset ({tensor.name}): {offset} is {reason}, expected {due}",
+                f"tensors[{index}].offset ({brief(tensor.name)}): {offset} is {reason}, expected {due}",
                 due,
                 offset,
             )
@@ -45,7 +46,7 @@ def validate(tensors: Sequence[TensorInfo], data_start: int, file_size: int, ali
             fail(
                 "out_of_bounds",
                 tensor.name,
-                f"tensors[{index}] ({tensor.name}): its {tensor.nbytes} bytes end at {end}, "
+                f"tensors[{index}] ({brief(tensor.name)}): its {tensor.nbytes} bytes end at {end}, "
                 f"past the file's end of {file_size}",
                 end,
                 file_size,

@@ -8,8 +8,8 @@ from typing import Final, NoReturn
 
 from app.errors import Fact, MetadataError
 from app.modelfile.limits import ReadLimits
-from app.modelfile.opening import shown
 from app.modelfile.reader import read_array
+from app.modelfile.text import brief, shown
 from app.modelfile.types import ArrayValue, KeyValue, ModelFile, ValueType
 
 MODEL: Final = "tokenizer.ggml.model"
@@ -101,7 +101,7 @@ class _Tokenizer:
         if name in _NONE:
             return ()
         if name not in (*_MERGING, *_OTHERS):
-            self._fail("bad_tokenizer", MODEL, f"'{name[:100]}' is not known", [*_MERGING, *_OTHERS], name[:100])
+            self._fail("bad_tokenizer", MODEL, f"'{brief(name)}' is not known", [*_MERGING, *_OTHERS], name[:100])
         if name in _MERGING and self._text(PRE) != _WITHOUT_MERGES:
             self._array(MERGES, (ValueType.STRING,), required=True)
         if name == "t5":

@@ -8,8 +8,9 @@ import pytest
 
 from app.errors import AccessError, FileError, GgufdError, NotFoundError
 from app.modelfile import opening
-from app.modelfile.opening import open_regular, shown
+from app.modelfile.opening import open_regular
 from app.modelfile.reader import read_model_file
+from app.modelfile.text import shown
 from app.modelfile.types import FileIdentity
 from tests.builders import t0
 
