@@ -11,19 +11,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from app.devices.facts import DeviceFacts
 from app.errors import CapacityError, Fact
 from app.loading.cuts import Cut, copies_cut, tensor_cut, with_copies
 from app.loading.negotiation import MappingDecision
+from app.loading.ranges import mapped_ranges
 from app.modelfile.types import TensorInfo
 from app.planner.plan import PlannedTensor, SplitPlan
-from app.units import MIB, align_up, human_bytes
-
-# A mapped range is read in and locked whole: many bytes of others between two tensors of one's own are no part of it.
-WIDE_GAP_BYTES: Final = MIB
-MAX_RANGES: Final = 16  # per device and shard: each is a mapping and a descriptor
+from app.units import align_up, human_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,19 +160,19 @@ class _Builder:
             raise CapacityError(f"the model does not fit: {'; '.join(sentences)}", devices=short)
 
     def map_whole_tensors(self) -> None:
-        """Ranges of the file for the tensors that are the mapping: per device and shard, from the first to the last.
-
-        Less the widest gaps between them, and no longer than the device's largest buffer.
-        """
+        """Ranges of the file for the tensors that are the mapping."""
         mapping = {reason.device for reason in self.mapping.reasons if reason.mode.maps}
-        ranges: dict[tuple[str, int], list[tuple[int, TensorInfo]]] = defaultdict(list)
+        members: dict[tuple[str, int], list[tuple[int, TensorInfo]]] = defaultdict(list)
         for index, tensor in enumerate(self.plan.tensors):
             device = whole_on(self.plan, tensor)
             if device in mapping and device is not None and tensor.source is not None and tensor.nbytes:
-                ranges[device, tensor.source.shard].append((index, tensor.source))
-        for (device, shard), members in ranges.items():
-            for group in self._ranges(device, sorted(members, key=lambda member: member[1].offset)):
-                self._map(device, shard, group)
+                self._require_allocatable(tensor.name, device, tensor.nbytes)
+                members[device, tensor.source.shard].append((index, tensor.source))
+        for (device, shard), found in members.items():
+            found.sort(key=lambda member: member[1].offset)
+            indices = iter(index for index, _ in found)
+            for sources in mapped_ranges([source for _, source in found], self.facts[device].max_allocation_bytes):
+                self._map(device, shard, [(next(indices), source) for source in sources])
 
     def pack(self) -> None:
         """Buffers for all else: weights first, then caches in buffers of their own."""
@@ -224,20 +220,6 @@ class _Builder:
             return iter(((tensor.device, tensor.nbytes),))
         names = (device.name for device in self.plan.devices)
         return zip(names, tensor.bytes_per_device, strict=True)
-
-    def _ranges(self, device: str, members: Sequence[tuple[int, TensorInfo]]) -> Iterator[list[tuple[int, TensorInfo]]]:
-        """The tensors of each range to be mapped, in file order."""
-        largest = self.facts[device].max_allocation_bytes
-        apart = _wide_gaps([source for _, source in members])
-        group: list[tuple[int, TensorInfo]] = []
-        for position, member in enumerate(members):
-            source = member[1]
-            self._require_allocatable(source.name, device, source.nbytes)
-            if group and (position in apart or source.offset + source.nbytes - group[0][1].offset > largest):
-                yield group
-                group = []
-            group.append(member)
-        yield group
 
     def _map(self, device: str, shard: int, group: Sequence[tuple[int, TensorInfo]]) -> None:
         first = group[0][1].offset
@@ -290,17 +272,6 @@ class _Builder:
             max_allocation_bytes=facts.max_allocation_bytes,
             devices=[{"device": device, "needed_bytes": nbytes, "free_bytes": facts.free_bytes}],
         )
-
-
-def _wide_gaps(sources: Sequence[TensorInfo]) -> set[int]:
-    """Which tensors begin a range of their own: those after the widest gaps, which are other devices' bytes."""
-    gaps: list[tuple[int, int]] = []
-    end = 0
-    for position, source in enumerate(sources):
-        if position and source.offset - end >= WIDE_GAP_BYTES:
-            gaps.append((source.offset - end, position))
-        end = max(end, source.offset + source.nbytes)
-    return {position for _, position in sorted(gaps, reverse=True)[: MAX_RANGES - 1]}
 
 
 _Read = tuple[TensorInfo, Cut, tuple[Placement | None, ...]]

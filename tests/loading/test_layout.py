@@ -6,11 +6,10 @@ from hypothesis import strategies as st
 
 from app.devices.facts import Capabilities, DeviceFacts
 from app.errors import CapacityError
-from app.loading.layout import MAX_RANGES, Layout, lay_out, mappable_bytes, whole_on
+from app.loading.layout import Layout, lay_out, mappable_bytes, whole_on
 from app.loading.negotiation import LoadMode
 from app.modelfile.types import TensorInfo
 from app.planner.plan import PlannedTensor, SplitPlan
-from app.units import MIB
 from tests.loading.plans import TYPES, Example, decide, examples, plan_device, plan_of, planned
 
 F32 = TYPES[0]
@@ -139,22 +138,6 @@ def test_mapped_ranges_cover_the_whole_tensors_of_each_shard() -> None:
     assert ((), 0, 2000) == (layout.steps, layout.copy_bytes, layout.mapped_bytes)
     cut = lay(plan, facts_of(plan, largest=1000), LoadMode.MMAP)
     assert [400, 400, 400, 800] == sorted(spec.nbytes for spec in cut.buffers)
-
-
-def test_what_lies_between_mapped_tensors_is_left_out_where_it_is_much() -> None:
-    """A gap of a megabyte or more ends a range, so that others' bytes are neither read nor locked; ranges stay few."""
-    near = [
-        vector("embd", 0, 4096, "d1"),
-        vector("late", 100 * MIB, 4096, "d1"),
-        vector("end", 100 * MIB + 8192, 64, "d1"),
-    ]
-    plan = plan_of(near, [plan_device("d0"), plan_device("d1")])
-    found = [it.mapped for it in lay(plan, facts_of(plan), LoadMode.MMAP).buffers]
-    assert [(0, 4096), (100 * MIB, 8256)] == [(it.offset, it.nbytes) for it in found if it is not None]
-    scattered = [vector(f"t{n}", n * (2 + (n == 7)) * MIB, 4096, "d0") for n in range(100)]
-    plan = plan_of(scattered, [plan_device("d0")])
-    layout = lay(plan, facts_of(plan), LoadMode.MMAP)
-    assert (MAX_RANGES, 100 * 4096) == (len(layout.buffers), layout.mapped_bytes)
 
 
 def test_slices_and_mirrored_copies_are_read_beside_a_mapping() -> None:
