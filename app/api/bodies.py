@@ -13,6 +13,7 @@ from pydantic import ValidationError as PydanticError
 from app.api import jsontext
 from app.devices.facts import Capabilities
 from app.errors import RequestError
+from app.loading.context import ContextRequest
 from app.loading.negotiation import LoadMode
 from app.loading.request import MAX_LISTED_DEVICES, MAX_OVERRIDES, DeclaredDevice, PlanRequest
 from app.planner.plan import Allocator, Override, SplitMode
@@ -59,6 +60,18 @@ class OverrideBody(_Body):
     device: StrictStr
 
 
+class ContextBody(_Body):
+    """The context to plan caches for; 0 tokens mean as many as the model was trained on."""
+
+    n_ctx: StrictInt = 0
+    n_seq_max: StrictInt = 1
+    n_ubatch: StrictInt = 512
+    type_k: StrictStr = "f16"
+    type_v: StrictStr = "f16"
+    flash_attention: StrictBool = True
+    swa_full: StrictBool = True
+
+
 Device = Annotated[
     Annotated[StrictStr, Tag("by name")] | Annotated[DeclaredDeviceBody, Tag("declared")],
     Discriminator(
@@ -80,7 +93,7 @@ class PlanBody(_Body):
     n_gpu_layers: StrictInt = -1
     overrides: list[OverrideBody] = Field(default_factory=list, max_length=MAX_OVERRIDES)
     load_mode: Annotated[LoadMode, Field(strict=False)] = LoadMode.AUTO
-    context: dict[str, Any] | None = None
+    context: ContextBody | None = None
     allocator: Annotated[Allocator, Field(strict=False)] = Allocator.REFERENCE
 
     def request(self) -> PlanRequest:
@@ -94,7 +107,7 @@ class PlanBody(_Body):
             n_gpu_layers=self.n_gpu_layers,
             overrides=tuple(Override(pattern=one.pattern, device=one.device) for one in self.overrides),
             load_mode=self.load_mode,
-            context=None if self.context is None else dict(self.context),
+            context=None if self.context is None else ContextRequest(**self.context.model_dump()),
             allocator=self.allocator,
         )
 

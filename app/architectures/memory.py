@@ -21,6 +21,11 @@ CELL_STEP: Final = 256  # caches grow in steps that suit the kernels
 MAX_SEQUENCES: Final = 256  # LLAMA_MAX_SEQ
 F16: Final = BY_NAME["f16"]
 F32: Final = BY_NAME["f32"]
+# no cache is kept in whole numbers, in f64, or in types that only whole matrices are quantised to
+_UNWRITABLE: Final = frozenset(
+    ("f64", "i8", "i16", "i32", "i64", "q8_1", "q8_K", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs")
+)
+CACHE_TYPES: Final = {name: kind for name, kind in BY_NAME.items() if name not in _UNWRITABLE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,14 @@
 """The flags that say how a model shall be spread, and the request body they mean: the same for plan and load."""
 
 import argparse
-from typing import Any
+from typing import Any, Final
 
 from app.errors import RequestError
 from app.loading.negotiation import LoadMode
 from app.planner.plan import SplitMode
 from app.units import parse_bytes
+
+_CONTEXT: Final = ("n_ctx", "n_seq_max", "n_ubatch", "type_k", "type_v", "flash_attention", "swa_full")
 
 
 def add_wish_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +32,22 @@ def add_wish_arguments(parser: argparse.ArgumentParser) -> None:
         help="put the tensors whose name the pattern (RE2) matches on that device; may be given several times",
     )
     parser.add_argument("--load-mode", choices=[mode.value for mode in LoadMode], help="default: auto")
+    _add_context_arguments(parser)
+
+
+def _add_context_arguments(parser: argparse.ArgumentParser) -> None:
+    context = parser.add_argument_group("context", "any of these plans the caches too; without them, weights alone")
+    context.add_argument("--n-ctx", metavar="N", type=int, help="tokens; default: as many as the model was trained on")
+    context.add_argument("--n-seq-max", metavar="N", type=int, help="sequences that share them; default: 1")
+    context.add_argument("--n-ubatch", metavar="N", type=int, help="tokens computed at once; default: 512")
+    context.add_argument("--type-k", metavar="TYPE", help="the type of cached keys (f16, q8_0, …); default: f16")
+    context.add_argument("--type-v", metavar="TYPE", help="the type of cached values; default: f16")
+    context.add_argument("--flash-attention", action=argparse.BooleanOptionalAction, help="default: yes")
+    context.add_argument(
+        "--swa-full",
+        action=argparse.BooleanOptionalAction,
+        help="cache whole sequences also where layers look back through a window; default: yes",
+    )
 
 
 def wish_body(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
@@ -43,8 +61,14 @@ def wish_body(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
         "n_gpu_layers": arguments.n_gpu_layers,
         "overrides": None if arguments.override is None else [_override(text) for text in arguments.override],
         "load_mode": arguments.load_mode,
+        "context": _context(arguments),
     }
     return {name: value for name, value in body.items() if value is not None}
+
+
+def _context(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    given = {name: getattr(arguments, name) for name in _CONTEXT}
+    return {name: value for name, value in given.items() if value is not None} or None
 
 
 def _devices(text: str) -> list[str | dict[str, Any]]:

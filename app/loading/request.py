@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ import re2
 
 from app.devices.facts import Capabilities
 from app.errors import PlanError, RequestError
+from app.loading.context import ContextRequest, check_context
 from app.loading.negotiation import LoadMode
 from app.planner.plan import HOST, MAX_DEVICES, Allocator, Override, SplitMode
 
@@ -48,8 +49,7 @@ class PlanRequest:
     """One wish: which model, spread how, over which devices, read how. The defaults are the wire's.
 
     `model` is a path as the client wrote it. `devices` None: all but the host, or the host where there is no other.
-    `tensor_split` is a share per device, in any unit. `n_gpu_layers` below zero: all. `context` is what the client
-    said about caches.
+    `tensor_split` is a share per device, in any unit. `n_gpu_layers` below zero: all. `context` None: no caches.
     """
 
     model: str
@@ -60,7 +60,7 @@ class PlanRequest:
     n_gpu_layers: int = -1
     overrides: tuple[Override, ...] = ()
     load_mode: LoadMode = LoadMode.AUTO
-    context: Mapping[str, Any] | None = None
+    context: ContextRequest | None = None
     allocator: Allocator = Allocator.REFERENCE
 
     @property
@@ -79,7 +79,7 @@ class PlanRequest:
             "n_gpu_layers": max(-1, self.n_gpu_layers),
             "overrides": [[override.pattern, override.device] for override in self.overrides],
             "load_mode": self.load_mode.value,
-            "context": None if self.context is None else dict(self.context),
+            "context": None if self.context is None else self.context.canonical(),
             "allocator": self.allocator.value,
         }
 
@@ -126,7 +126,7 @@ def check_request(request: PlanRequest, known: Collection[str]) -> None:
         raise _bad("n_gpu_layers", f"n_gpu_layers: {_number(request.n_gpu_layers)} does not fit a 32-bit integer")
     _check_overrides(request.overrides, names)
     if request.context is not None:
-        raise _bad("context", "context: planning caches is not built yet; leave context out to plan the weights")
+        check_context(request.context)
     if request.allocator is not Allocator.REFERENCE:
         raise _bad("allocator", f'allocator: "{request.allocator}" is not built yet; "reference" is')
 

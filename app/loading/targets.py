@@ -43,6 +43,7 @@ def resolve_targets(
             n_gpu_layers=request.n_gpu_layers,
             overrides=request.overrides,
             allocator=request.allocator,
+            context=None if request.context is None else request.context.memory_request(),
         ),
         facts={name: facts[name] for name in dict.fromkeys((*names, HOST))},
     )
