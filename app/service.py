@@ -139,8 +139,12 @@ class LoaderService:
     def handles(self) -> list[HandleView]:
         """Every handle in the order they were made, the ended ones as far as history goes."""
         with self._keeper.claims() as claims:
-            now = self._world.clock()
-            return [claim.view(now) for claim in claims]
+            found = list(claims)
+        views = []
+        for claim in found:
+            with self._keeper.claims():  # one at a time: a long history must not keep running loads from reporting
+                views.append(claim.view(self._world.clock()))
+        return views
 
     def handle_plan(self, handle_id: str) -> dict[str, Any]:
         """The plan a handle's load follows or followed.

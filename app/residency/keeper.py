@@ -13,11 +13,11 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
-from app.errors import BusyError, CancelledLoadError, FileError, GgufdError
+from app.errors import BusyError, CancelledLoadError, FileError, GgufdError, NotFoundError
 from app.loading.lifecycle import HEADER_STAGES, NANOSECONDS, UNDER_WAY, EventKind, LoadEvent, open_record, takes
 from app.loading.request import PlanRequest
 from app.loading.run import LoadedModel, World, run_load
@@ -175,7 +175,8 @@ class Keeper:
             self._closing = True
             held = [claim for claim in self._claims if not claim.closed.is_set()]
         for claim in held:
-            self.release(claim.id, wait_seconds=0)
+            with suppress(NotFoundError):  # it may have ended by itself, and history may be short
+                self.release(claim.id, wait_seconds=0)
         for claim in held:
             claim.closed.wait(max(0.0, until - time.monotonic()))
         ended = []
