@@ -1,0 +1,59 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app import __version__
+from app.cli.commands import COMMANDS
+from app.main import main
+from tests.builders import t0
+
+
+def test_every_command_is_listed_and_helps(capsys: pytest.CaptureFixture[str]) -> None:
+    """`ggufd --help` names every command, and each explains itself, with 0."""
+    assert 0 == main(["--help"])
+    listed = capsys.readouterr().out
+    for name in COMMANDS:
+        assert name in listed
+        assert 0 == main([name, "--help"])
+        assert f"ggufd {name}" in capsys.readouterr().out
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """`ggufd --version` prints the version."""
+    assert 0 == main(["--version"])
+    assert f"ggufd {__version__}\n" == capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argv", [[], ["nonsense"], ["inspect"], ["plan", "--nonsense"], ["load"]])
+def test_a_misused_command_ends_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """What cannot be parsed is explained on standard error, with 2."""
+    assert 2 == main(argv)
+    said = capsys.readouterr()
+    assert ("", True) == (said.out, "usage: ggufd" in said.err)
+
+
+def test_an_error_is_one_line_with_its_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A command that fails says so in one line on standard error, nothing else, with 1."""
+    missing = tmp_path / "line\nfeed\x1b[31m.gguf"
+    assert 1 == main(["inspect", str(missing)])
+    said = capsys.readouterr()
+    assert ("", 1) == (said.out, said.err.count("\n"))
+    assert said.err.startswith("ggufd: model_not_found: ")
+    assert "\x1b" not in said.err
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
+    """When the other end of the pipe closes, the command ends without a word."""
+    path = t0(tmp_path / "t0.gguf", 400)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "app", "plan", str(path), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr is not None
+    assert b"" == process.stderr.read()
+    process.stderr.close()
+    assert process.wait(20) in (0, 1)

@@ -1,0 +1,89 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.main import main
+from tests.builders import t0, vocabulary
+
+
+def inspect(capsys: pytest.CaptureFixture[str], path: Path, *flags: str) -> str:
+    """What the command prints; it must end well."""
+    assert 0 == main(["inspect", str(path), *flags])
+    said = capsys.readouterr()
+    assert "" == said.err
+    return said.out
+
+
+def as_json(capsys: pytest.CaptureFixture[str], path: Path) -> dict[str, Any]:
+    """The same as JSON."""
+    found = json.loads(inspect(capsys, path, "--json"))
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_model_is_shown_with_its_facts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Architecture, size, facts of its layers, tensors by type and metadata are there for people."""
+    text = inspect(capsys, t0(tmp_path / "t0.gguf", types={"output.weight": "f16"}))
+    for words in ("can be loaded", "llama", "21 tensors", "n_head_kv", "2 in all 2 layers", "f32", "f16"):
+        assert words in text
+    assert "general.architecture" in text
+
+
+def test_json_has_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The JSON carries facts, metadata, types and every tensor."""
+    found = as_json(capsys, t0(tmp_path / "t0.gguf"))
+    assert (True, None, 21, 312_576, 3) == tuple(
+        found[key] for key in ("loadable", "problem", "n_tensors", "weights_bytes", "version")
+    )
+    assert "llama" == found["model"]["arch"]
+    assert 21 == len(found["tensors"]) == sum(one["tensors"] for one in found["types"])
+    assert {"key": "llama.block_count", "type": "u32", "value": 2} in found["metadata"]
+
+
+def test_long_arrays_are_abbreviated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a vocabulary its length and its first words are shown."""
+    path = t0(tmp_path / "t0.gguf", set_keys=vocabulary(32))
+    tokens = next(one for one in as_json(capsys, path)["metadata"] if one["key"] == "tokenizer.ggml.tokens")
+    assert ("array[string]", 32, [f"t{index}" for index in range(8)]) == (
+        tokens["type"],
+        tokens["count"],
+        tokens["first"],
+    )
+    assert "32: [t0, t1, t2, t3, t4, t5, t6, t7, …]" in inspect(capsys, path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"general.architecture": "clip"}, "not_a_model"),
+        ({"general.type": "adapter"}, "not_a_model"),
+        ({"general.architecture": "nosuch"}, "unsupported_architecture"),
+        ({"general.architecture": None}, "unsupported_architecture"),
+        ({"llama.block_count": None}, "missing_key"),
+        ({"llama.embedding_length": 32}, "wrong_shape"),
+    ],
+)
+def test_what_cannot_be_loaded_is_shown_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], code: str
+) -> None:
+    """A projector, an adapter, an unknown or a broken model is inspected like any other, and told apart."""
+    path = t0(tmp_path / "t0.gguf", set_keys=changes)
+    assert f"cannot be loaded: {code}: " in inspect(capsys, path)
+    found = as_json(capsys, path)
+    assert (False, code, 21) == (found["loadable"], found["problem"]["code"], len(found["tensors"]))
+
+
+def test_words_of_strangers_cannot_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Escape sequences and line feeds in metadata come out as escapes."""
+    path = t0(tmp_path / "t0.gguf", set_keys={"general.name": "\x1b[2Jgone\nnext"})
+    text = inspect(capsys, path)
+    assert r"\x1b[2Jgone\nnext" in text
+    assert "\x1b" not in text
+
+
+def test_numbers_that_json_lacks_are_shown_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An infinite value in the metadata does not make the JSON invalid."""
+    path = t0(tmp_path / "t0.gguf", set_keys={"x.scale": float("inf")})
+    assert {"key": "x.scale", "type": "f32", "value": "inf"} in as_json(capsys, path)["metadata"]

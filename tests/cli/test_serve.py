@@ -1,0 +1,120 @@
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.main import main
+from tests.builders import build, llama_keys, llama_tensors, t0
+from tests.daemon import Daemon, running_daemon
+
+SLOW = ("--simulated-devices", "slow:4GiB,bandwidth=16MiB", "--host-capacity-bytes", "2GiB")
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--port", "http"], "--port"),
+        (["--host-devices", "gpu0=1GiB"], "--host-devices"),
+        (["--simulated-devices", "x"], "--simulated-devices"),
+        (["--model-roots", "/no/such/folder"], "model_roots"),
+        (["--log-level", "loud"], "--log-level"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_ends_with_2(
+    capsys: pytest.CaptureFixture[str], flags: list[str], named: str
+) -> None:
+    """One line on standard error names the setting; nothing is served."""
+    assert 2 == main(["serve", *flags])
+    said = capsys.readouterr()
+    assert ("", 1) == (said.out, said.err.count("\n"))
+    assert said.err.startswith(f"ggufd serve: {named}: ")
+
+
+def test_a_variable_that_makes_no_sense_ends_with_2(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bad variable is named like a bad flag."""
+    monkeypatch.setenv("GGUFD_LOAD_WORKERS", "many")
+    assert 2 == main(["serve"])
+    assert capsys.readouterr().err.startswith("ggufd serve: GGUFD_LOAD_WORKERS: ")
+
+
+def test_an_address_that_is_taken_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    """When the port is in use the command says so and ends."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert 1 == main(["serve", "--port", str(taken.getsockname()[1])])
+    assert "cannot listen on 127.0.0.1:" in capsys.readouterr().err
+
+
+@pytest.fixture
+def loading(tmp_path: Path) -> Iterator[Daemon]:
+    """A daemon with one model loaded and another loading slowly."""
+    t0(tmp_path / "small.gguf")
+    shape = {"ff": 1 << 20}
+    build(tmp_path / "slow.gguf", llama_keys(2, **shape), llama_tensors(2, **shape), seed=None)
+    with running_daemon("--model-roots", str(tmp_path), *SLOW) as daemon:
+        for body in ({"model": "small.gguf", "devices": ["host"]}, {"model": "slow.gguf", "devices": ["slow"]}):
+            httpx.post(f"{daemon.url}/v1/handles", json=body, headers={"Prefer": "wait=0.5"}).raise_for_status()
+        yield daemon
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_everything_with_0(loading: Daemon, number: signal.Signals) -> None:
+    """Told to stop while it loads, the daemon cancels, gives back and ends with 0 within its deadline."""
+    states = [one["state"] for one in httpx.get(f"{loading.url}/v1/handles").json()["handles"]]
+    assert ["ready", "transferring"] == states
+    started = time.monotonic()
+    os.kill(loading.pid, number)
+    assert 0 == loading.process.wait(20)
+    assert time.monotonic() - started < 5
+
+
+def test_the_daemon_says_where_it_listens_on_one_line(tmp_path: Path) -> None:
+    """Port 0 takes a free port, and the one line on standard output tells which."""
+    with running_daemon("--model-roots", str(tmp_path), "--log-level", "warning") as daemon:
+        assert 200 == httpx.get(f"{daemon.url}/healthz").status_code
+    assert [] == daemon.log
+
+
+def test_a_request_that_is_no_http_does_not_stop_the_daemon(tmp_path: Path) -> None:
+    """Garbage, half requests and clients that leave change nothing for others."""
+    with running_daemon("--model-roots", str(tmp_path)) as daemon:
+        host, port = daemon.url.removeprefix("http://").split(":")
+        for said in (
+            b"\x16\x03\x01nonsense\r\n\r\n",
+            b"GET / HTTP/1.1\r\n",
+            b"POST /v1/plans HTTP/1.1\r\nContent-Length: 99\r\n\r\n{",
+        ):
+            with socket.create_connection((host, int(port))) as client:
+                client.sendall(said)
+        assert 200 == httpx.get(f"{daemon.url}/healthz").status_code
+
+
+@pytest.mark.bench
+def test_it_serves_within_a_second(tmp_path: Path) -> None:
+    """From the start of the process to a served `/healthz` it takes under a second: the median of 7."""
+    took = []
+    for _ in range(7):
+        started = time.monotonic()
+        with subprocess.Popen(
+            [sys.executable, "-m", "app", "serve", "--port", "0", "--model-roots", str(tmp_path)],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[-1]
+            assert 200 == httpx.get(f"{url}/healthz").status_code
+            took.append(time.monotonic() - started)
+            process.terminate()
+            assert 0 == process.wait(10)
+    print(f"start-up to /healthz: {sorted(took)[3]:.3f} s")
+    assert sorted(took)[3] < 1
