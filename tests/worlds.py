@@ -1,7 +1,9 @@
 """Small worlds for tests of loads: a folder of models, host devices and simulated ones, and loads that can be held."""
 
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from app.devices.backend import Backend, Buffer
 from app.devices.discovery import discover
 from app.devices.facts import DeviceFacts
 from app.devices.simulated_spec import SimulatedSpec
+from app.loading.request import PlanRequest
 from app.loading.run import World
 from app.modelfile.source import MappedRange
 from app.residency.handles import HandleView
@@ -86,3 +89,39 @@ class HeldBackend:
 def held(name: str = "held") -> HeldBackend:
     """A held device of 64 MiB."""
     return HeldBackend(SimulatedSpec.parse(f"{name}:64MiB,no-mmap_support").build())
+
+
+Start = Callable[..., LoaderService]
+
+
+def services() -> Iterator[Start]:
+    """For a fixture: a function that starts services, all of which are closed at the end."""
+    started: list[LoaderService] = []
+
+    def begin(place: World, **more: Any) -> LoaderService:
+        started.append(LoaderService(place, **more))
+        return started[-1]
+
+    yield begin
+    for service in started:
+        assert service.close(20)
+
+
+def request(**changes: Any) -> PlanRequest:
+    """A wish for `m.gguf`, with changes."""
+    return replace(PlanRequest(model="m.gguf"), **changes)
+
+
+def until(condition: Callable[[], object], seconds: float = 10) -> None:
+    """Wait for something that nobody announces."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.002)
+
+
+def blocked(service: LoaderService, device: HeldBackend) -> HandleView:
+    """A load that stands still in `allocating`."""
+    view = service.submit(request(devices=(device.name,)))
+    assert device.reached.wait(10)
+    return view

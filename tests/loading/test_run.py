@@ -2,7 +2,6 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from app.loading.signals import Allocated, FileRead, Freed, Placed, Remapped, Si
 from app.modelfile.source import FileSource, MappedRange
 from app.planner.plan import Override, SplitMode
 from tests.builders import t0, tp
-from tests.worlds import MIB, allocated, held, world
+from tests.worlds import MIB, allocated, held, request, world
 
 T0_2 = 312_576
 
@@ -62,10 +61,6 @@ class Log:
 def root(tmp_path: Path) -> Path:
     t0(tmp_path / "m.gguf")
     return tmp_path
-
-
-def request(**changes: Any) -> PlanRequest:
-    return replace(PlanRequest(model="m.gguf"), **changes)
 
 
 def load(place: World, wish: PlanRequest, log: Log | None = None, stop: threading.Event | None = None) -> LoadedModel:
