@@ -1,9 +1,10 @@
 """DeepSeek V3.2: DeepSeek V3 with sparse attention, whose keys an indexer chooses in every layer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from app.architectures import blocks, latent, mixture, roles, rotary
+from app.architectures.attention_memory import attention, indexer
 from app.architectures.blocks import may, need
 from app.architectures.catalog.deepseek2 import ARCHITECTURE as DEEPSEEK2
 from app.architectures.catalog.deepseek2 import ROUTED_KEYS
@@ -11,6 +12,7 @@ from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
 from app.architectures.hparams import HParam, HParams, Kind
 from app.architectures.manifest import Expected, Names
+from app.architectures.memory import CacheTensor, MemoryRequest
 
 SPARSE_KEYS = (
     RMS_EPSILON,
@@ -72,12 +74,23 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
     yield from model(hp, names, indexed=True)
 
 
+def memory(hp: HParams, request: MemoryRequest, indexed: Iterable[int]) -> Iterator[CacheTensor]:
+    """The trunk's latent vectors, then the keys of the indexers in the layers `indexed`."""
+    yield from attention(hp, request)
+    yield from indexer(hp, request, head_size=hp.u32("attention.indexer.key_length"), layers=indexed)
+
+
+def _memory(hp: HParams, request: MemoryRequest) -> Iterator[CacheTensor]:
+    return memory(hp, request, range(hp.n_layer))
+
+
 ARCHITECTURE = Architecture(
     name="deepseek32",
     capabilities=Capabilities(tensor_split=False),
     hparams=(*SPARSE_KEYS, mixture.GATING_FUNC_REQUIRED, HParam("rope.scaling.yarn_log_multiplier", Kind.F32)),
     derive=derive,
     manifest=_manifest,
+    memory=_memory,
     size_name=by_layers({61: "685B.A37B"}),
     example={
         **DEEPSEEK2.example,

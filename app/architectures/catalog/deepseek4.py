@@ -5,10 +5,13 @@ from dataclasses import replace
 
 from app.architectures import blocks, latent, mixture, roles, streams
 from app.architectures.blocks import may, need
+from app.architectures.cache_roles import CACHE_INDEXER_K, CACHE_K, CACHE_V
 from app.architectures.common import RMS_EPSILON, bad_value
+from app.architectures.compressed_memory import compressed
 from app.architectures.descriptor import Architecture, Capabilities
 from app.architectures.hparams import Form, HParam, HParams, Kind, SwaType
 from app.architectures.manifest import Expected, Names
+from app.architectures.memory import CacheTensor, MemoryRequest
 from app.architectures.split import Cut, PolicyRule, SplitOverrides
 from app.architectures.window import SLIDING_WINDOW
 from app.errors import PlanError
@@ -159,6 +162,7 @@ _GROUPED = (roles.ATTN_OUT_A,)
 _SHARED_DOWN = (roles.FFN_DOWN_SHEXP,)
 _WITH_GROUPS = "cut at whole groups of heads: each group has an output projection of its own"
 _SHARED_ROWS = "rows are hidden units of the shared expert: cut in lockstep with its down projection"
+_SHARED_KEY = PolicyRule(axis="mirrored", why="one key that all heads share: every device needs all of it")
 
 GROUPED_SPLIT = SplitOverrides(
     policy={
@@ -171,6 +175,9 @@ GROUPED_SPLIT = SplitOverrides(
         roles.FFN_DOWN_SHEXP: PolicyRule(
             axis=0, anchors=_SHARED_DOWN, why="columns are cut: each device sums over its own part"
         ),
+        CACHE_K: _SHARED_KEY,
+        CACHE_V: _SHARED_KEY,
+        CACHE_INDEXER_K: _SHARED_KEY,
         roles.OUTPUT: PolicyRule(axis="mirrored", why="every device holds all of it, as of the mixers before it"),
     },
     granularity={
@@ -186,6 +193,12 @@ GROUPED_SPLIT = SplitOverrides(
         roles.ATTN_OUT_B: "the columns of a group",
     },
 )
+
+
+def _memory(hp: HParams, request: MemoryRequest) -> Iterator[CacheTensor]:
+    ratios = hp.array(COMPRESS_RATIOS) or ()
+    size = hp.u32("attention.indexer.key_length")
+    return compressed(hp, request, ratio_of=ratios.__getitem__, indexer_head_size=size)
 
 
 ARCHITECTURE = Architecture(
@@ -215,6 +228,7 @@ ARCHITECTURE = Architecture(
     derive=_derive,
     observe=_observe,
     manifest=_manifest,
+    memory=_memory,
     split=GROUPED_SPLIT,
     example={
         "context_length": 128,

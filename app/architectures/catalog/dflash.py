@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from app.architectures import blocks, latent, mixture, roles, rotary, streams
+from app.architectures.attention_memory import every_layer, standard_attention, window_pair
 from app.architectures.blocks import may, need
 from app.architectures.catalog.deepseek4 import (
     COMPRESS_RATIOS,
@@ -18,6 +19,7 @@ from app.architectures.common import RMS_EPSILON, bad_value, require
 from app.architectures.descriptor import Architecture, Capabilities
 from app.architectures.hparams import Form, HParam, HParams, Kind, RopeType, SwaType
 from app.architectures.manifest import Expected, Names
+from app.architectures.memory import CacheTensor, MemoryRequest
 from app.architectures.split import NO_OVERRIDES, SplitOverrides
 from app.architectures.window import SLIDING_WINDOW, given_window
 
@@ -187,6 +189,12 @@ def _split(hp: HParams) -> SplitOverrides:
     return GROUPED_SPLIT if _is_grouped(hp) else NO_OVERRIDES
 
 
+def _memory(hp: HParams, request: MemoryRequest) -> Iterator[CacheTensor]:
+    if _is_grouped(hp):
+        return window_pair(hp, request, layers=every_layer(hp))
+    return standard_attention(hp, request)
+
+
 ARCHITECTURE = Architecture(
     name="dflash",
     capabilities=Capabilities(encoder=True, draft=True),
@@ -225,6 +233,7 @@ ARCHITECTURE = Architecture(
     derive=_derive,
     observe=_observe,
     manifest=_manifest,
+    memory=_memory,
     rope=_rope,
     split=_split,
     example={

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from app.architectures import blocks, latent, mixture, roles
+from app.architectures.attention_memory import attention, indexer
 from app.architectures.blocks import need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
 from app.architectures.hparams import Form, HParam, HParams, Kind, SwaType
 from app.architectures.manifest import Expected, Names
+from app.architectures.memory import CacheTensor, MemoryRequest
 from app.architectures.window import SLIDING_WINDOW, given_window
 
 _PATTERN = HParam("attention.sliding_window_pattern", form=Form.ARRAY, required=True)
@@ -80,6 +82,16 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
         yield from blocks.nextn_unused(_nextn(hp, layer), present=False)
 
 
+def _memory(hp: HParams, request: MemoryRequest) -> Iterator[CacheTensor]:
+    """Full layers with their indexers' keys, then the windowed ones."""
+    full = [layer for layer in range(hp.n_layer) if not hp.is_swa[layer]]
+    windowed = [layer for layer in range(hp.n_layer) if hp.is_swa[layer]]
+    indexed = [layer for layer, own in enumerate(_indexers(hp)) if own]
+    yield from attention(hp, request, layers=full)
+    yield from indexer(hp, request, head_size=hp.u32("attention.indexer.key_length"), layers=indexed)
+    yield from attention(hp, request, layers=windowed, cells=request.window_cells(hp))
+
+
 ARCHITECTURE = Architecture(
     name="dots3note",
     capabilities=Capabilities(tensor_split=False),
@@ -105,6 +117,7 @@ ARCHITECTURE = Architecture(
     ),
     derive=_derive,
     manifest=_manifest,
+    memory=_memory,
     size_name=by_layers({46: "288B.A19B"}),
     example={
         "context_length": 128,

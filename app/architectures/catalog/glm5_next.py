@@ -4,11 +4,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from app.architectures import blocks, latent, mixture, recurrent, roles, streams
+from app.architectures.attention_memory import index_keys
 from app.architectures.blocks import tensor
 from app.architectures.common import NORM_EPSILON, RMS_EPSILON, bad_value
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
 from app.architectures.hparams import Form, HParam, HParams, Kind, RopeType
 from app.architectures.manifest import Expected, Names
+from app.architectures.memory import CacheTensor, MemoryRequest
+from app.architectures.recurrent_memory import trunk_hybrid
 
 _POOL, _TOP = "attention.indexer.kpool", "attention.indexer.top_k"
 
@@ -73,6 +76,14 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
         yield from _layer(hp, names, layer, indexed)
 
 
+def _memory(hp: HParams, request: MemoryRequest) -> Iterator[CacheTensor]:
+    """Latent vectors and states; an indexer keeps a key, its gate and its pool's key of every token."""
+    yield from trunk_hybrid(hp, request)
+    own = latent.own_indexers(hp, (True,) * hp.n_layer)
+    indexed = [layer for layer in range(hp.n_layer) if own[layer] and not hp.is_recr[layer]]
+    yield from index_keys(hp, request, width=3 * hp.u32("attention.indexer.key_length"), layers=indexed)
+
+
 ARCHITECTURE = Architecture(
     name="glm5-next",
     capabilities=Capabilities(tensor_split=False, hybrid=True),
@@ -102,6 +113,7 @@ ARCHITECTURE = Architecture(
     ),
     derive=_derive,
     manifest=_manifest,
+    memory=_memory,
     rope=RopeType.NONE,
     size_name=by_layers({45: "320B.A18B"}),
     example={

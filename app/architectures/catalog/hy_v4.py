@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from app.architectures import blocks, latent, mixture, roles, streams
+from app.architectures.attention_memory import attention, every_layer, indexer
 from app.architectures.blocks import may, need
 from app.architectures.common import RMS_EPSILON, bad_value
 from app.architectures.descriptor import Architecture, Capabilities
 from app.architectures.hparams import Form, HParam, HParams, Kind
 from app.architectures.manifest import Expected, Names
+from app.architectures.memory import CacheTensor, MemoryRequest, refusal
 
 _HEADS, _LENGTH, _TOP = (key.key for key in latent.INDEXER_KEYS)
 
@@ -63,6 +65,17 @@ def _manifest(hp: HParams, _names: Names) -> Iterator[Expected]:
         yield from _feed_forward(hp, layer)
 
 
+def _memory(hp: HParams, request: MemoryRequest) -> Iterator[CacheTensor]:
+    """Latent vectors, and the keys of the layers that have an indexer of their own. Raises PlanError."""
+    yield from attention(hp, request, layers=every_layer(hp))
+    if hp.u32(_TOP) == 0:
+        return
+    if hp.n_layer_nextn:
+        raise refusal("nothing says whether a NextN layer has an indexer of its own", layer=hp.n_layer)
+    indexed = [layer for layer, own in enumerate(_indexers(hp)) if own]
+    yield from indexer(hp, request, head_size=hp.u32(_LENGTH), layers=indexed)
+
+
 ARCHITECTURE = Architecture(
     name="hy_v4",
     capabilities=Capabilities(tensor_split=False),
@@ -86,6 +99,7 @@ ARCHITECTURE = Architecture(
     ),
     derive=_derive,
     manifest=_manifest,
+    memory=_memory,
     example={
         "context_length": 128,
         "embedding_length": 64,
