@@ -56,8 +56,12 @@ def _no_granularity() -> Mapping[Role, GranularityRule]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitOverrides:
-    """An architecture's exceptions, by role. `segments` and `granularity` go with a sentence in `why`, if given."""
+    """An architecture's exceptions, by role. `segments` and `granularity` go with a sentence in `why`, if given.
 
+    `mirrored`: the sentence that says why nothing is cut at all, weights and caches whole on every device.
+    """
+
+    mirrored: str | None = None
     policy: Mapping[Role, PolicyRule] = field(default_factory=_none)
     segments: Mapping[Role, SegmentRule] = field(default_factory=_no_segments)
     granularity: Mapping[Role, GranularityRule] = field(default_factory=_no_granularity)

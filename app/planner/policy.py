@@ -106,6 +106,8 @@ def decide_policy(tensor: Classified, peers: Peers, overrides: SplitOverrides, r
     `peers` are the tensors of its layer; `rotation` is its layer's. Raises PlanError unsupported_split where the
     anchor that the rule needs is not in the layer (the reference aborts there).
     """
+    if overrides.mirrored is not None:
+        return Policy(axis="mirrored", anchor=tensor.tensor, rotation=0, reason=overrides.mirrored)
     rule = overrides.policy.get(tensor.role) or _standard(tensor)
     anchor = tensor.tensor
     if rule.anchors:

@@ -1,0 +1,39 @@
+"""EuroBERT: a Llama-like encoder without an output projection."""
+
+from collections.abc import Iterator
+
+from app.architectures import blocks, roles
+from app.architectures.blocks import need
+from app.architectures.common import RMS_EPSILON
+from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.hparams import HParams, RopeType
+from app.architectures.manifest import Expected, Names
+
+
+def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
+    n_gqa = hp.n_embd_v_gqa()
+    yield from blocks.embedding(hp)
+    yield need(roles.OUTPUT_NORM, None, hp.n_embd)
+    for layer in range(hp.n_layer):
+        yield from blocks.attention(hp, names, layer, hp.n_embd, n_gqa, n_gqa)
+        yield need(roles.FFN_NORM, layer, hp.n_embd)
+        yield from blocks.gated_ffn(hp, layer, hp.n_ff[0])
+
+
+ARCHITECTURE = Architecture(
+    name="eurobert",
+    hparams=(RMS_EPSILON,),
+    manifest=_manifest,
+    rope=RopeType.NEOX,
+    size_name=by_layers({12: "0.1B"}),
+    example={
+        "context_length": 128,
+        "embedding_length": 128,
+        "block_count": 2,
+        "feed_forward_length": 256,
+        "attention.head_count": 4,
+        "attention.head_count_kv": 2,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "attention.causal": False,
+    },
+)
