@@ -20,6 +20,7 @@ from app.planner.plan import (
     PlannedSegment,
     PlannedTensor,
     Policy,
+    Reduction,
     Segment,
     SplitAxis,
     SplitMode,
@@ -29,6 +30,7 @@ from app.planner.plan import (
     Why,
 )
 from app.planner.policy import decide_policy
+from app.planner.reduction import reduction
 from app.planner.rotation import LayerKinds, Rotations
 from app.planner.segmentation import SplitContext, segment
 from app.planner.totals import add_up
@@ -109,6 +111,7 @@ class _Decision:
     steps: tuple[int, ...]
     bytes_per_device: tuple[int, ...]
     why: Why
+    reduce_after: Reduction | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,15 +171,17 @@ class Splitter:
             shape=tensor.shape,
             nbytes=tensor.nbytes,
             role=item.role.label,
+            op=item.role.op,
             layer=item.layer,
             device=None,
             axis=decision.axis,
             segments=decision.segments,
             granularity=decision.steps,
-            rotation=rotation,
+            rotation=policy.rotation,
             bytes_per_device=decision.bytes_per_device,
             why=decision.why,
             source=_in_file(tensor),
+            reduce_after=decision.reduce_after,
         )
 
     def _decide(self, item: Classified, policy: Policy, question: object) -> _Decision:
@@ -203,8 +208,10 @@ class Splitter:
             granularity=runs.why_steps,
             allocation="; ".join(reasons),
         )
-        nbytes = tuple(_slice_bytes(item.tensor, axis, share) for share in self._shares(segments))
-        return _Decision(axis, segments, runs.steps, nbytes, why)
+        shares = self._shares(segments)
+        nbytes = tuple(_slice_bytes(item.tensor, axis, share) for share in shares)
+        summed = reduction(item.role.op, axis, item.tensor.shape, shares)
+        return _Decision(axis, segments, runs.steps, nbytes, why, summed)
 
     def _runs_of(self, item: Classified, policy: Policy, axis: SplitAxis) -> _Runs:
         tensor = item.tensor
@@ -252,6 +259,7 @@ def _whole(item: Classified, home: str, where: str, targets: SplitTargets) -> Pl
         shape=tensor.shape,
         nbytes=tensor.nbytes,
         role=item.role.label,
+        op=item.role.op,
         layer=item.layer,
         device=home,
         axis=None,

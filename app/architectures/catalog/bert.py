@@ -40,5 +40,6 @@ ARCHITECTURE = Architecture(
         "attention.head_count": 4,
         "attention.layer_norm_epsilon": 1e-12,
         "attention.causal": False,
+        "tokenizer.ggml.token_type_count": 2,
     },
 )
