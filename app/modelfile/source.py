@@ -113,8 +113,10 @@ class FileSource:
 
         Fewer than all are filled where direct I/O turned out not to work: then the source is buffered from now on.
         """
-        block = self._block()
         done, total = 0, target.nbytes
+        if total == 0:
+            return 0
+        block = self._block()
         into = np.frombuffer(target, np.uint8)
         while done < total:
             at = offset + done

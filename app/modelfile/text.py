@@ -7,8 +7,15 @@ _MOST_SHOWN: Final = 200
 
 
 def shown(path: str | bytes | os.PathLike[str]) -> str:
-    """A path as JSON and people can take it: bytes that are not UTF-8 and control characters are escaped."""
-    return _printable(os.fsencode(path).decode("utf-8", "backslashreplace"))
+    """A path as JSON and people can take it: bytes that are not UTF-8 and control characters are escaped.
+
+    So are lone surrogates, which no file name holds, but a request's JSON may.
+    """
+    try:
+        raw = os.fsencode(path)
+    except UnicodeEncodeError:
+        raw = os.fspath(path).encode("utf-8", "backslashreplace")  # type: ignore[union-attr] # only text gets here
+    return _printable(raw.decode("utf-8", "backslashreplace"))
 
 
 def brief(text: str) -> str:

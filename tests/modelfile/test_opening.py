@@ -33,7 +33,8 @@ def stranger() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "name", ["nothing.gguf", "no/such/folder/m.gguf", "m.gguf/m.gguf", "nul\0byte", "x" * 300, "x/" * 3000]
+    "name",
+    ["nothing.gguf", "no/such/folder/m.gguf", "m.gguf/m.gguf", "nul\0byte", "lone\ud800", "x" * 300, "x/" * 3000],
 )
 def test_missing_paths_are_not_found(tmp_path: Path, name: str) -> None:
     """A path that leads nowhere, whatever the reason, is model_not_found."""
