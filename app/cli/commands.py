@@ -21,10 +21,11 @@ COMMANDS: Final[Mapping[str, str]] = {
     "serve": "run the daemon",
     "load": "ask a running daemon for a model and watch it load",
     "plan": "show where every tensor of a model would go, and why; loads nothing",
+    "verify-plan": "prove that a plan is legal, by its numbers or by computing with the weights",
     "inspect": "show what is in a GGUF file",
     "architectures": "show the catalog of architectures",
 }
-"""Each command's name is its module's; only the module of the command that is asked for is imported."""
+"""Each command's name is its module's (with _ for -); only the module of the command that is asked for is imported."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -63,7 +64,7 @@ def parser_for(argv: Sequence[str]) -> argparse.ArgumentParser:
     for name, summary in COMMANDS.items():
         subparser = subparsers.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         if name == chosen:
-            module = importlib.import_module(f"app.cli.{name}")
+            module = importlib.import_module(f"app.cli.{name.replace('-', '_')}")
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
     return parser

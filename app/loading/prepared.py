@@ -8,10 +8,12 @@ from functools import cached_property
 from typing import Any
 
 from app.architectures.understanding import Understanding
+from app.errors import PlanError
 from app.loading.negotiation import MappingDecision
 from app.loading.request import PlanRequest, digest
 from app.loading.targets import Targets
 from app.modelfile.types import ModelFile
+from app.planner.audit import Proof, audit, first_failure
 from app.planner.plan import SplitPlan
 from app.planner.render import plan_json
 
@@ -37,6 +39,24 @@ class Prepared:
         wish = {key: value for key, value in self.request.canonical().items() if key != "model"}
         return digest({"files": [asdict(shard.identity) for shard in self.model.shards], "request": wish})
 
+    @cached_property
+    def proofs(self) -> tuple[Proof, ...]:
+        """What the audit says about the plan."""
+        return audit(self.plan, self.understanding)
+
+    def require_legal(self) -> None:
+        """Refuse a plan whose slices do not go together. Raises PlanError unsupported_split with the failed proof."""
+        failed = first_failure(self.proofs)
+        if failed is not None:
+            raise PlanError(
+                f"the plan is not legal at {failed.seam}: {failed.detail}",
+                code="unsupported_split",
+                proof=failed.proof,
+                seam=failed.seam,
+                tensor=failed.tensor,
+                architecture=self.understanding.architecture.name,
+            )
+
     @property
     def planned_bytes(self) -> Mapping[str, int]:
         """Bytes per device that holds any or was asked to, in the plan's order."""
@@ -53,6 +73,6 @@ class Prepared:
             "plan_id": self.plan_id,
             "model": self.understanding.facts(),
             "load_mode": self.mapping.as_json(),
-            **plan_json(self.plan),
+            **plan_json(self.plan, self.proofs),
             "warnings": list(self.warnings),
         }

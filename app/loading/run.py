@@ -91,6 +91,7 @@ def run_load(request: PlanRequest, world: World, emit: Emit, stop: threading.Eve
     """
     check_loadable(request)
     prepared = prepare(request, world, emit)
+    prepared.require_legal()
     backends = {**world.backends, **_declared(request)}
     with ExitStack() as files, ExitStack() as memory:
         direct = prepared.mapping.resolved is LoadMode.DIRECT_IO

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Literal
 
 from app.architectures.memory import CacheTensor, MemoryRequest
-from app.architectures.roles import LayerClass, Role
+from app.architectures.roles import LayerClass, Op, Role
 from app.ggml import GgmlType
 from app.modelfile.types import TensorInfo
 
@@ -125,13 +125,27 @@ class PlannedSegment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """What must be summed after a tensor was used: each device that holds a part of it has a partial result.
+
+    `partials` devices hold a part, each with a result of `result_bytes` (float32) for a token. `bytes_per_token` is
+    what moves until every device has the sum: the other partial results in, the sum out to the other devices.
+    """
+
+    partials: int
+    result_bytes: int
+    bytes_per_token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTensor:
     """One tensor (or one copy of it), placed. The JSON of DESIGN section 4 is `planner.plan.tensor_json` of this.
 
     `axis` 0, 1, 2, `mirrored` or `partial`: it belongs to all devices and `device` is None. `axis` None: it lives
     whole on `device`. Slices lie on their device in device order within each run of each segment, whatever the
     rotation: the rotation only decides who gets the remainder. A `partial` tensor is whole on every device; its
-    extents are the shares of the tensor whose partial sums it is added to.
+    extents are the shares of the tensor whose partial sums it is added to. `op` consumes the tensor; `reduce_after`
+    says what it leaves to be summed.
     `bytes_per_device` follows the plan's devices (not the host, unless it is listed). `source` is None for caches.
     """
 
@@ -140,6 +154,7 @@ class PlannedTensor:
     shape: tuple[int, ...]
     nbytes: int
     role: str
+    op: Op
     layer: int | None
     device: str | None
     axis: Axis | None
@@ -149,6 +164,7 @@ class PlannedTensor:
     bytes_per_device: tuple[int, ...]
     why: Why
     source: TensorInfo | None
+    reduce_after: Reduction | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

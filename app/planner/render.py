@@ -1,12 +1,14 @@
 """A plan as JSON: the stable contract, in one place."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from app.planner.plan import PlannedTensor, SplitPlan, Why
+from app.planner.audit import Proof
+from app.planner.plan import PlannedTensor, Reduction, SplitPlan, Why
 
 
-def plan_json(plan: SplitPlan) -> dict[str, Any]:
-    """The parts of a plan's answer that the planner knows.
+def plan_json(plan: SplitPlan, proofs: Sequence[Proof] = ()) -> dict[str, Any]:
+    """The parts of a plan's answer that the planner knows, with the proofs about it.
 
     `shortfall_bytes` is by device name and holds every device of `devices`; `bytes_per_device` and `extents` follow
     the request's devices in order. Sizes are exact bytes; extents are elements along the axis.
@@ -29,7 +31,7 @@ def plan_json(plan: SplitPlan) -> dict[str, Any]:
         "tensors": [tensor_json(tensor) for tensor in plan.tensors],
         "caches": [tensor_json(cache) for cache in plan.caches],
         "warnings": [*plan.warnings],
-        "audit": [],
+        "audit": [proof.as_json() for proof in proofs],
     }
 
 
@@ -41,6 +43,7 @@ def tensor_json(tensor: PlannedTensor) -> dict[str, Any]:
         "shape": [*tensor.shape],
         "bytes": tensor.nbytes,
         "role": tensor.role,
+        "op": tensor.op.value,
         "layer": tensor.layer,
         "device": tensor.device,
         "axis": tensor.axis,
@@ -48,7 +51,19 @@ def tensor_json(tensor: PlannedTensor) -> dict[str, Any]:
         "granularity": [*tensor.granularity],
         "rotation": tensor.rotation,
         "bytes_per_device": [*tensor.bytes_per_device],
+        "reduce_after": reduction_json(tensor.reduce_after),
         "why": why_json(tensor.why),
+    }
+
+
+def reduction_json(reduction: Reduction | None) -> dict[str, int] | None:
+    """What must be summed after a tensor was used; null where nothing must."""
+    if reduction is None:
+        return None
+    return {
+        "partials": reduction.partials,
+        "result_bytes": reduction.result_bytes,
+        "bytes_per_token": reduction.bytes_per_token,
     }
 
 

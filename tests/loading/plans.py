@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from app.architectures.roles import Op
 from app.devices.backend import Backend, Buffer
 from app.devices.facts import DeviceFacts
 from app.ggml import BY_NAME, GgmlType
@@ -94,6 +95,7 @@ def planned(
         shape=tuple(shape),
         nbytes=nbytes,
         role="attn_q",
+        op=Op.MUL_MAT,
         layer=0,
         device=device,
         axis=axis,
