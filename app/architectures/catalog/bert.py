@@ -8,6 +8,7 @@ from app.architectures.common import NORM_EPSILON
 from app.architectures.descriptor import UNKNOWN_SIZE, Architecture
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
+from app.architectures.memory import no_memory
 
 
 def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
@@ -30,6 +31,7 @@ ARCHITECTURE = Architecture(
     hparams=(NORM_EPSILON,),
     derive=encoder.require_token_types,
     manifest=_manifest,
+    memory=no_memory,
     rope=RopeType.NEOX,
     size_name=_size_name,
     example={

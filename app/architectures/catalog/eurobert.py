@@ -8,6 +8,7 @@ from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
+from app.architectures.memory import no_memory
 
 
 def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
@@ -24,6 +25,7 @@ ARCHITECTURE = Architecture(
     name="eurobert",
     hparams=(RMS_EPSILON,),
     manifest=_manifest,
+    memory=no_memory,
     rope=RopeType.NEOX,
     size_name=by_layers({12: "0.1B"}),
     example={

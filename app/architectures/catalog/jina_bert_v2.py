@@ -9,6 +9,7 @@ from app.architectures.common import NORM_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
+from app.architectures.memory import no_memory
 
 
 def _derive(hp: HParams) -> HParams:
@@ -58,6 +59,7 @@ ARCHITECTURE = Architecture(
     hparams=(NORM_EPSILON,),
     derive=_derive,
     manifest=_manifest,
+    memory=no_memory,
     rope=RopeType.NONE,
     size_name=by_layers({4: "33M", 12: "137M"}),
     example={

@@ -9,6 +9,7 @@ from app.architectures.common import NORM_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
 from app.architectures.hparams import HParam, HParams, Kind, RopeType, SwaType
 from app.architectures.manifest import Expected, Names
+from app.architectures.memory import no_memory
 from app.architectures.window import SLIDING_WINDOW, SWA_PATTERN, with_window
 
 
@@ -48,6 +49,7 @@ ARCHITECTURE = Architecture(
     ),
     derive=_derive,
     manifest=_manifest,
+    memory=no_memory,
     rope=RopeType.NEOX,
     size_name=by_layers({12: "47M", 22: "149M", 28: "395M"}),
     example={

@@ -8,6 +8,7 @@ from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
 from app.architectures.hparams import HParams
 from app.architectures.manifest import Expected, Names
+from app.architectures.memory import no_memory
 
 
 def _manifest(hp: HParams, _names: Names) -> Iterator[Expected]:
@@ -27,6 +28,7 @@ ARCHITECTURE = Architecture(
     name="neo-bert",
     hparams=(RMS_EPSILON,),
     manifest=_manifest,
+    memory=no_memory,
     size_name=by_layers({28: "250M"}),
     example={
         "context_length": 128,

@@ -9,6 +9,7 @@ from app.architectures.common import NORM_EPSILON, bad_value
 from app.architectures.descriptor import Architecture
 from app.architectures.hparams import HParam, HParams, Kind, RopeType
 from app.architectures.manifest import Expected, Names
+from app.architectures.memory import no_memory
 from app.architectures.roles import Role
 
 _FEATURES = "features_length"
@@ -118,6 +119,7 @@ ARCHITECTURE = Architecture(
     ),
     derive=_derive,
     manifest=_manifest,
+    memory=no_memory,
     rope=RopeType.NONE,
     example={
         "context_length": 128,
