@@ -37,7 +37,6 @@ ARCHITECTURE = Architecture(
         "block_count": 2,
         "feed_forward_length": 256,
         "attention.head_count": 4,
-        "attention.head_count_kv": 2,
         "attention.layer_norm_rms_epsilon": 1e-5,
     },
 )

@@ -112,7 +112,7 @@ ARCHITECTURE = Architecture(
         "ssm.inner_size": 256,
         "ssm.state_size": 64,
         "ssm.time_step_rank": 4,
-        "ssm.group_count": 2,
+        "ssm.group_count": 4,
         "full_attention_interval": 2,
     },
 )
