@@ -1,6 +1,6 @@
 """The HTTP edge, composed: routes, problems, measurements. It translates and decides nothing."""
 
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -21,7 +21,24 @@ from app.api.workers import Workers
 from app.errors import GgufdError, NotFoundError, RequestError
 from app.service import LoaderService
 
-_SHOWN = 200
+_SHOWN: Final = 200
+_PROBLEM_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "description": "RFC 9457; the facts stand beside these members",
+    "required": ["type", "title", "status", "code", "detail"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "code": {"type": "string", "enum": [*problems.TITLES]},
+        "detail": {"type": "string"},
+        "instance": {"type": "string"},
+    },
+}
+_PROBLEM_RESPONSE: Final[dict[str, Any]] = {
+    "description": "A problem",
+    "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
 
 
 def create_app(
@@ -55,12 +72,19 @@ def create_app(
 
 class _Application(FastAPI):
     def openapi(self) -> dict[str, Any]:
-        """The description of the API, with the bodies that the routes read by themselves."""
+        """The description of the API, with the bodies that the routes read by themselves and the problems they answer.
+
+        FastAPI would promise an error of its own kind instead.
+        """
         if self.openapi_schema is None:
             schema = super().openapi()
             body = PlanBody.model_json_schema(ref_template="#/components/schemas/{model}")
             parts = body.pop("$defs", {})
-            schema.setdefault("components", {}).setdefault("schemas", {}).update({**parts, "PlanBody": body})
+            schema["components"] = {"schemas": {**parts, "PlanBody": body, "Problem": _PROBLEM_SCHEMA}}
+            for operations in schema["paths"].values():
+                for operation in operations.values():
+                    operation["responses"].pop("422", None)
+                    operation["responses"]["default"] = _PROBLEM_RESPONSE
         assert self.openapi_schema is not None
         return self.openapi_schema
 

@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         settings = process_settings({name: text for name, text in told.items() if text is not None})
         check_roots(settings)
+        daemon = build(settings)
     except RequestError as error:
         sys.stderr.write(f"ggufd serve: {error.message}\n")
         return MISUSED
@@ -56,8 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
         listening = listen(settings.host, settings.port)
     except OSError as error:
         sys.stderr.write(f"ggufd serve: cannot listen on {settings.host}:{settings.port}: {error.strerror or error}\n")
+        daemon.service.close(settings.shutdown_seconds)
         return 1
-    daemon = build(settings)
     return serve(daemon, listening, settings)
 
 

@@ -32,5 +32,5 @@ def discover(
 
 def _add(backends: dict[str, Backend], backend: Backend, field: str) -> None:
     if backend.name in backends:
-        raise RequestError(f"two devices are named {backend.name!r}", field=field, device=backend.name)
+        raise RequestError(f"{field}: two devices are named {backend.name!r}", field=field, device=backend.name)
     backends[backend.name] = backend

@@ -25,6 +25,7 @@ SLOW = ("--simulated-devices", "slow:4GiB,bandwidth=16MiB", "--host-capacity-byt
         (["--simulated-devices", "x"], "--simulated-devices"),
         (["--model-roots", "/no/such/folder"], "model_roots"),
         (["--log-level", "loud"], "--log-level"),
+        (["--simulated-devices", "a:1GiB;a:2GiB"], "simulated_devices"),
     ],
 )
 def test_a_setting_that_makes_no_sense_ends_with_2(
@@ -34,7 +35,8 @@ def test_a_setting_that_makes_no_sense_ends_with_2(
     assert 2 == main(["serve", *flags])
     said = capsys.readouterr()
     assert ("", 1) == (said.out, said.err.count("\n"))
-    assert said.err.startswith(f"ggufd serve: {named}: ")
+    assert said.err.startswith("ggufd serve: ")
+    assert named in said.err
 
 
 def test_a_variable_that_makes_no_sense_ends_with_2(
