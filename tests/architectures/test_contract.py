@@ -1,6 +1,7 @@
 """One contract for the whole catalog, with no list of it: whatever is in the folder is planned, loaded and joined."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,11 @@ from app.architectures.descriptor import Architecture
 from app.devices.host import HostBackend
 from app.devices.simulated import SimulatedBackend
 from app.errors import MetadataError, PlanError
+from app.loading.context import ContextRequest
 from app.loading.negotiation import LoadMode
 from app.loading.readback import join
 from app.loading.request import PlanRequest
-from app.loading.run import LoadedModel, World, run_load
+from app.loading.run import LoadedModel, World, prepare, run_load
 from app.modelfile.reader import read_model_file
 from app.planner.plan import SplitMode
 from tests.builders import t0
@@ -46,6 +48,34 @@ def _request(path: Path, mode: SplitMode, n_devices: int, *, skewed: bool) -> Pl
         devices=DEVICES[:n_devices],
         tensor_split=SKEWED[:n_devices] if skewed else None,
         load_mode=LoadMode.NONE,
+        context=ContextRequest(n_ctx=64, n_seq_max=2) if skewed else None,
+    )
+
+
+def _refusal(request: PlanRequest, world: World) -> PlanError | None:
+    try:
+        prepare(request, world)
+    except PlanError as refusal:
+        return refusal
+    return None
+
+
+def _load(request: PlanRequest, world: World, architecture: Architecture) -> LoadedModel:
+    """Load; what cannot be split because of a cache is loaded without its context."""
+    refusal = _refusal(request, world)
+    if refusal is not None and request.context is not None:
+        context, request = request.context.memory_request(), replace(request, context=None)
+        caches = architecture.caches(prepare(request, world).understanding.hparams, context)
+        assert refusal.code == "unsupported_split"
+        assert refusal.facts["tensor"] in {cache.name for cache in caches}
+    return run_load(request, world, _ignore, threading.Event())
+
+
+def _caches_are_zero(loaded: LoadedModel) -> bool:
+    plan = loaded.prepared.plan
+    return all(
+        join(plan, loaded.layout, loaded.buffers, index) == bytes(cache.nbytes)
+        for index, cache in enumerate(plan.caches, start=len(plan.tensors))
     )
 
 
@@ -59,7 +89,7 @@ def _joined(loaded: LoadedModel) -> dict[str, set[bytes]]:
 
 @pytest.mark.parametrize("architecture", LOADABLE, ids=lambda architecture: architecture.name)
 def test_every_architecture_is_planned_loaded_and_joined(architecture: Architecture, tmp_path: Path) -> None:
-    """Its own example loads in every mode over 1 to 5 devices, and the slices joined are the file's tensors."""
+    """Its own example loads in every mode over 1 to 5 devices: slices join to the file's tensors, caches are zero."""
     path = example_file(architecture, tmp_path / "example.gguf")
     raw, model = path.read_bytes(), read_model_file(path)
     expected = {tensor.name: {raw[tensor.offset : tensor.offset + tensor.nbytes]} for tensor in model.tensors}
@@ -74,7 +104,8 @@ def test_every_architecture_is_planned_loaded_and_joined(architecture: Architect
                     assert refused.value.code == "unsupported_split"
                     assert refused.value.facts["architecture"] == architecture.name
                     continue
-                loaded = run_load(request, world, _ignore, threading.Event())
+                loaded = _load(request, world, architecture)
+                assert _caches_are_zero(loaded)
                 assert expected == _joined(loaded) | {
                     tensor.name: expected[tensor.name] for tensor in loaded.prepared.understanding.comparison.unused
                 }
