@@ -41,7 +41,7 @@ def build(settings: Settings) -> Daemon:
     service = LoaderService(
         build_world(settings, settings.model_roots), limits=settings.service, observers=[metrics.observe]
     )
-    metrics.watch(service.snapshot)
+    metrics.watch(service.snapshot, settings.model_series_limit)
     app = create_app(service, registry, observe=metrics.observe_request, limits=settings.api)
     return Daemon(app=app, service=service)
 

@@ -2,12 +2,14 @@
 
 Every label set that is known beforehand starts at 0, so that `rate()` sees the first event of each kind. Where nothing
 went wrong the label `reason` is `none`; otherwise it is an error's code. Devices that clients declare are all called
-`declared`. Names of models are in no label: the load's log line, and an exemplar on its histogram, have the handle.
+`declared`. Names of models are in no label, unless a number of them was switched on: the load's log line, and an
+exemplar on its histogram, have the handle.
 """
 
 from __future__ import annotations
 
 import platform
+from collections import Counter as Counts
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -33,9 +35,11 @@ from app.residency.notices import (
     PlanOutcome,
     Unloaded,
 )
-from app.service import Snapshot
+from app.service import ResidentModel, Snapshot
 
 NONE: Final = "none"
+OTHERS: Final = "(others)"
+"""The label `model` of all resident models beyond the limit together."""
 _READY, _FAILED, _CANCELLED = LoadState.READY.value, LoadState.FAILED.value, LoadState.CANCELLED.value
 _OUTCOMES: Final = (_READY, _FAILED, _CANCELLED)
 _STAGE_OUTCOMES: Final = ("ok", _FAILED, _CANCELLED)
@@ -103,14 +107,17 @@ class Metrics:
         build.labels(__version__, platform.python_version()).set(1)
         self._start_at_zero()
 
-    def watch(self, snapshot: Callable[[], Snapshot]) -> None:
-        """Show the state that `snapshot` gives at every scrape; its devices are taken to be all there will be."""
+    def watch(self, snapshot: Callable[[], Snapshot], model_series_limit: int = 0) -> None:
+        """Show the state that `snapshot` gives at every scrape; its devices are taken to be all there will be.
+
+        With a limit, so many resident models have series of their own, for as long as they are resident.
+        """
         devices = snapshot().devices
         for device in (*(one.name for one in devices), DECLARED):
             self._transferred.labels(device)
         for kind in {one.kind for one in devices} | {"simulated"}:
             self._plan_error.labels(kind)
-        self._registry.register(LoaderCollector(snapshot))
+        self._registry.register(LoaderCollector(snapshot, model_series_limit))
 
     def observe(self, notice: Notice) -> None:
         """Count one notice of the service."""
@@ -182,8 +189,9 @@ class Metrics:
 class LoaderCollector(Collector):
     """The gauges: nothing is set by hand, everything is read from one snapshot at each scrape."""
 
-    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+    def __init__(self, snapshot: Callable[[], Snapshot], model_series_limit: int = 0) -> None:
         self._snapshot = snapshot
+        self._model_series_limit = model_series_limit
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """The families without samples, so that registering asks nobody for a snapshot."""
@@ -212,7 +220,38 @@ class LoaderCollector(Collector):
             put("device_memory_allocated_bytes", device.allocated_bytes, device.name)
         for name in (*(device.name for device in now.devices), DECLARED):
             put("unload_unreleased_bytes", now.unreleased_bytes.get(name, 0), name)
-        yield from families.values()
+        if self._model_series_limit:
+            for model, one in _merged(now.resident, self._model_series_limit).items():
+                put("model_resident", one.count, model)
+                put("model_load_duration_seconds", one.load_seconds, model)
+                for name, nbytes in one.allocated.items():
+                    put("model_allocated_bytes", nbytes, model, name)
+        yield from (family for name, family in families.items() if self._model_series_limit or name not in _OPT_IN)
+
+
+class _Residents:
+    """What all resident models of one name come to."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.load_seconds = 0.0
+        self.allocated: Counts[str] = Counts()
+
+    def add(self, one: ResidentModel) -> None:
+        self.count += 1
+        self.load_seconds = max(self.load_seconds, one.load_seconds)
+        self.allocated.update(one.allocated_bytes)
+
+
+def _merged(resident: tuple[ResidentModel, ...], limit: int) -> dict[str, _Residents]:
+    """The resident models by name, the first `limit` names; all others under one."""
+    merged: dict[str, _Residents] = {}
+    for one in resident:
+        name = one.model.encode("utf-8", "backslashreplace").decode()  # a path may hold any bytes, a label not
+        if name not in merged and len(merged) - (OTHERS in merged) >= limit:
+            name = OTHERS
+        merged.setdefault(name, _Residents()).add(one)
+    return merged
 
 
 _GAUGES: Final = (
@@ -230,7 +269,11 @@ _GAUGES: Final = (
     ("device_memory_planned_bytes", "What loads under way and resident models were planned to take.", "device"),
     ("device_memory_allocated_bytes", "What loads under way and resident models have taken.", "device"),
     ("unload_unreleased_bytes", "What ended loads and models should have given back and did not.", "device"),
+    ("model_resident", "Loads of a model that hold memory.", "model"),
+    ("model_load_duration_seconds", "How long the slowest of them took.", "model"),
+    ("model_allocated_bytes", "What they hold.", "model", "device"),
 )
+_OPT_IN: Final = frozenset({"model_resident", "model_load_duration_seconds", "model_allocated_bytes"})
 
 
 def _families() -> dict[str, GaugeMetricFamily]:

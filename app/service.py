@@ -14,6 +14,7 @@ from app.errors import BusyError, FileError, GgufdError, NotFoundError
 from app.loading.lifecycle import HOLDING, NANOSECONDS, STAGES, UNDER_WAY, LoadState
 from app.loading.request import PlanRequest, check_request
 from app.loading.run import World, check_loadable, check_path, prepare
+from app.residency.claim import Claim
 from app.residency.handles import HandleView, Released
 from app.residency.keeper import Keeper, internal_error, log_fault
 from app.residency.notices import HeaderRejected, LoadObserver, Notice, PlanEnded, PlanOutcome
@@ -40,13 +41,23 @@ class ServiceLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResidentModel:
+    """A model that holds memory: its path as it was asked for, how long its load took, its bytes per device."""
+
+    model: str
+    load_seconds: float
+    allocated_bytes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The whole service at one moment, for metrics and listings. Sizes in bytes, times in Unix seconds.
 
     `handles` and `loads_in_progress` have an entry for every state and stage. `planned_bytes` are what the loads
     under way and the resident models want per device; `unreleased_bytes` what ended loads and models did not give
     back. `last_progress_at` is the last progress of the running load that has waited longest for some; without
-    running loads, the last progress of any (at first, the service's start).
+    running loads, the last progress of any (at first, the service's start). `resident` are the models themselves, the
+    oldest first.
     """
 
     devices: tuple[DeviceFacts, ...]
@@ -57,6 +68,7 @@ class Snapshot:
     planned_bytes: Mapping[str, int]
     unreleased_bytes: Mapping[str, int]
     last_progress_at: float
+    resident: tuple[ResidentModel, ...] = ()
 
 
 class LoaderService:
@@ -192,15 +204,17 @@ class LoaderService:
                 if claim.record.state in UNDER_WAY or claim.record.state in HOLDING:
                     for name, nbytes in claim.planned.items():
                         planned[claim.public_name(name)] += nbytes
+            resident = tuple(_resident(claim) for claim in claims if claim.record.state in HOLDING)
         return Snapshot(
             devices=devices,
             handles={state: states[state] for state in LoadState},
             loads_in_progress={stage: states[stage] for stage in STAGES},
             queue_length=self._keeper.queue_length,
-            resident_models=sum(states[state] for state in HOLDING),
+            resident_models=len(resident),
             planned_bytes=planned,
             unreleased_bytes=self._keeper.unreleased,
             last_progress_at=self._keeper.last_progress_at,
+            resident=resident,
         )
 
     def ready(self) -> tuple[bool, str]:
@@ -216,6 +230,20 @@ class LoaderService:
             return False, f"loads wait, and a running one has made no progress for {stalled:.0f} s"
         return True, "ready"
 
-    def close(self, deadline_seconds: float = 30.0) -> bool:
-        """Refuse new work, cancel what is under way, release what is resident; whether all of it ended in time."""
-        return self._keeper.close(deadline_seconds)
+    def close(self, deadline_seconds: float = 30.0, *, finish_seconds: float = 0.0) -> bool:
+        """Refuse new work, end what is under way, release what is resident; whether all of it ended in time.
+
+        Accepted loads may go on for `finish_seconds`; what has not ended by then is cancelled.
+        """
+        return self._keeper.close(deadline_seconds, finish_seconds)
+
+
+def _resident(claim: Claim) -> ResidentModel:
+    allocated: Counter[str] = Counter()
+    for name, nbytes in claim.allocated.items():
+        allocated[claim.public_name(name)] += nbytes
+    return ResidentModel(
+        model=claim.request.model,
+        load_seconds=claim.record.duration_ns(0) / NANOSECONDS,
+        allocated_bytes=allocated,
+    )

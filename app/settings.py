@@ -24,6 +24,7 @@ from app.service import ServiceLimits
 from app.units import KIB, parse_bytes
 
 PREFIX: Final = "GGUFD_"
+CANCEL, FINISH = "cancel", "finish"
 LOG_LEVELS: Final = ("critical", "error", "warning", "info", "debug")
 NamedSizes = tuple[tuple[str, int | None], ...]
 Parse = Callable[[str], Any]
@@ -71,6 +72,8 @@ class Settings:
     transfer_threads: int
     chunk_bytes: int
     shutdown_seconds: float
+    shutdown_loads: str
+    model_series_limit: int
     log_level: str
     service: ServiceLimits
     api: ApiLimits
@@ -250,6 +253,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     _setting("service.retry_after_seconds", "seconds", _seconds(0, 3600), "What a refused client is told to wait"),
     _setting("shutdown_seconds", "seconds", _seconds(0, 3600),
              "How long a shutdown waits for loads to give up and memory to be freed", "20"),
+    _setting("shutdown_loads", "policy", _choice(CANCEL, FINISH),
+             "What a shutdown does with loads: `cancel` them, or let them `finish` for three quarters of its time",
+             CANCEL),
+    _setting("model_series_limit", "count", _integer(0, 10_000),
+             "How many resident models have series of their own, with their path in a label; 0: none", "0"),
     _setting("api.max_body_bytes", "bytes", _size(), "Largest body of a request"),
     _setting("api.max_wait_seconds", "seconds", _seconds(0, 86_400),
              "Longest time that `Prefer: wait` is honoured for"),

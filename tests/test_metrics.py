@@ -11,7 +11,7 @@ from app.loading.lifecycle import STAGES, LoadState
 from app.loading.negotiation import FALLBACKS, LoadMode
 from app.loading.request import DeclaredDevice, PlanRequest
 from app.loading.run import World
-from app.metrics import Metrics
+from app.metrics import OTHERS, Metrics
 from app.residency.handles import HandleView
 from app.service import LoaderService, ServiceLimits
 from tests.builders import t0
@@ -50,11 +50,11 @@ DOCUMENTED = {
 class Watched:
     """A service with its metrics."""
 
-    def __init__(self, place: World, limits: ServiceLimits | None = None) -> None:
+    def __init__(self, place: World, limits: ServiceLimits | None = None, model_series_limit: int = 0) -> None:
         self.registry = CollectorRegistry()
         self.metrics = Metrics(self.registry)
         self.service = LoaderService(place, limits=limits, observers=[self.metrics.observe])
-        self.metrics.watch(self.service.snapshot)
+        self.metrics.watch(self.service.snapshot, model_series_limit)
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"ggufd_{name}", labels)
@@ -321,3 +321,43 @@ def test_a_mode_that_was_never_resolved_is_shown_as_requested(watched: Watched) 
     labels = {"outcome": "failed", "load_mode": "mmap", "split_mode": "layer"}
     assert watched.value("load_duration_seconds_count", **labels) == 1
     assert watched.value("loads_total", outcome="failed", reason="unsupported_load_mode") == 1
+
+
+def test_series_of_models_are_opt_in_capped_and_end_with_the_release(root: Path) -> None:
+    """Switched on, so many models have series of their own, the rest share one, and a release ends a model's."""
+    for name in ("a", "b", "c"):
+        t0(root / f"{name}.gguf")
+    watched = Watched(world(root), model_series_limit=2)
+    held = [watched.load(PlanRequest(model=f"{name}.gguf", devices=("host0",))) for name in ("a", "b", "c", "a")]
+
+    def resident() -> dict[str, float]:
+        found = watched.scrape().items()
+        return {dict(labels)["model"]: value for (name, labels), value in found if name == "model_resident"}
+
+    assert resident() == {"a.gguf": 2, "b.gguf": 1, OTHERS: 1}
+    assert watched.value("model_allocated_bytes", model="a.gguf", device="host0") == (
+        held[0].allocated_bytes["host0"] + held[3].allocated_bytes["host0"]
+    )
+    slowest = max(held[0].duration_seconds, held[3].duration_seconds)
+    assert watched.value("model_load_duration_seconds", model="a.gguf") == pytest.approx(slowest)
+    watched.service.release(held[1].id)
+    assert resident() == {"a.gguf": 2, "c.gguf": 1}
+    assert watched.service.close(20)
+
+
+def test_series_of_models_are_off_unless_asked_for(watched: Watched) -> None:
+    """Without the setting no family has a label `model`."""
+    watched.load(REQUEST)
+
+    assert "ggufd_model_" not in generate_latest(watched.registry).decode()
+
+
+def test_a_models_path_of_any_bytes_makes_a_label(root: Path) -> None:
+    """A path that is no text does not break the scrape."""
+    name = b"m\xff\n.gguf".decode("utf-8", "surrogateescape")
+    t0(root / name)
+    watched = Watched(world(root), model_series_limit=1)
+    watched.load(PlanRequest(model=name, devices=("host0",)))
+
+    assert "ggufd_model_resident{" in generate_latest(watched.registry).decode()
+    assert watched.service.close(20)

@@ -1,13 +1,16 @@
 """`ggufd serve`: the daemon in the foreground, until SIGTERM or SIGINT; then it gives everything back and ends with 0.
 
-On a signal new work is refused (503 `shutting_down`), loads are cancelled, resident models are freed, clients that
-wait get their answers, and only then the port is closed. A second SIGINT does not wait for anybody.
+On a signal new work is refused (503 `shutting_down`), loads are cancelled or, if the settings say so, let finish,
+resident models are freed, clients that wait get their answers, and only then the port is closed: all within
+`shutdown_seconds`, and with 0 whatever had to be left to the operating system. A second SIGINT does not wait for
+anybody.
 """
 
 import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import sys
@@ -20,12 +23,14 @@ import uvicorn
 
 from app.errors import RequestError
 from app.main import Daemon, build
-from app.settings import SETTINGS, Settings, process_settings
+from app.settings import FINISH, SETTINGS, Settings, process_settings
 
 MISUSED: Final = 2
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _KEEP_ALIVE_SECONDS: Final = 30
-_GRACE_SECONDS: Final = 5
+_GRACE_SECONDS: Final = 5  # for clients to take their answers, of a shutdown's time at most
+_GRACE_SHARE: Final = 1 / 8  # of a shutdown's time
+_FINISH_SHARE: Final = 3 / 4
 _POLL_SECONDS: Final = 0.02
 
 
@@ -85,6 +90,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 def serve(daemon: Daemon, listening: socket.socket, settings: Settings) -> int:
     """Serve `daemon` on `listening`, print where, and close everything when told to stop."""
+    grace = min(_GRACE_SECONDS, settings.shutdown_seconds * _GRACE_SHARE)
     config = uvicorn.Config(
         daemon.app,
         http="h11",
@@ -95,22 +101,27 @@ def serve(daemon: Daemon, listening: socket.socket, settings: Settings) -> int:
         access_log=False,
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=_GRACE_SECONDS,
+        timeout_graceful_shutdown=grace,  # type: ignore[arg-type]  # it is only ever a timeout, so fractions do
     )
-    server = _Server(config, daemon, settings.shutdown_seconds)
+    finish = settings.shutdown_seconds * _FINISH_SHARE if settings.shutdown_loads == FINISH else 0.0
+    server = _Server(config, daemon, settings.shutdown_seconds - grace, finish)
     server.run(sockets=[listening])
     if not server.closed_in_time:
         sys.stderr.write("ggufd serve: not everything was given back within shutdown_seconds\n")
+        sys.stderr.flush()
+        sys.stdout.flush()
+        os._exit(0)  # a thread that is stuck would keep the process; its memory goes with it
     return 0
 
 
 class _Server(uvicorn.Server):
     """uvicorn's server, taught to give back what it serves before it stops listening, and to end with 0."""
 
-    def __init__(self, config: uvicorn.Config, daemon: Daemon, deadline_seconds: float) -> None:
+    def __init__(self, config: uvicorn.Config, daemon: Daemon, deadline_seconds: float, finish_seconds: float) -> None:
         super().__init__(config)
         self._daemon = daemon
         self._deadline_seconds = deadline_seconds
+        self._finish_seconds = finish_seconds
         self.closed_in_time = False
 
     @contextlib.contextmanager
@@ -141,7 +152,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _close(self) -> None:
-        self.closed_in_time = self._daemon.service.close(self._deadline_seconds)
+        self.closed_in_time = self._daemon.service.close(self._deadline_seconds, finish_seconds=self._finish_seconds)
 
     def _told_to_stop(self, number: int, _frame: FrameType | None) -> None:
         if self.should_exit and number == signal.SIGINT:

@@ -38,6 +38,7 @@ from app.residency.registry import ClaimRegistry, PlanArchive
 
 _log: Final = logging.getLogger("ggufd.load")
 _ANY_NUMBER: Final = 2**62
+_POLL_SECONDS: Final = 0.02
 
 
 class Keeper:
@@ -168,12 +169,18 @@ class Keeper:
         callback(view)
         return lambda: None
 
-    def close(self, deadline_seconds: float) -> bool:
-        """Refuse new work, cancel what is under way, release what is resident; whether all of it ended in time."""
-        until = time.monotonic() + deadline_seconds
+    def close(self, deadline_seconds: float, finish_seconds: float = 0.0) -> bool:
+        """Refuse new work, end what is under way, release what is resident; whether all of it ended in time.
+
+        Accepted loads may go on for `finish_seconds`; what has not ended by then is cancelled.
+        """
+        now = time.monotonic()
+        until, finishing = now + deadline_seconds, now + min(finish_seconds, deadline_seconds)
         with self._lock:
             self._closing = True
             held = [claim for claim in self._claims if not claim.closed.is_set()]
+        while time.monotonic() < finishing and any(claim.record.state in UNDER_WAY for claim in held):
+            time.sleep(_POLL_SECONDS)
         for claim in held:
             with suppress(NotFoundError):  # it may have ended by itself, and history may be short
                 self.release(claim.id, wait_seconds=0)
