@@ -253,7 +253,7 @@ def test_a_device_that_fails_is_named_and_leaves_nothing(
         ({"devices": ["host0", "host0"]}, 400, "bad_request"),
         ({"devices": ["nomap"], "load_mode": "mmap"}, 422, "unsupported_load_mode"),
         ({"devices": [{"name": "cuda0", "kind": "cuda", "memory_bytes": 1 << 30}]}, 422, "device_not_loadable"),
-        ({"context": {"n_ctx": 0}}, 400, "bad_request"),
+        ({"context": {"n_ctx": -1}}, 400, "bad_request"),
         ({"allocator": "balanced"}, 400, "bad_request"),
         ({"model": "http://127.0.0.1/x.gguf"}, 400, "bad_request"),
     ],

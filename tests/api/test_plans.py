@@ -42,12 +42,12 @@ def test_a_plan_has_every_part_that_is_promised(http: httpx.Client, models: dict
     answer = plan(http, models[4], split_mode="tensor", devices=fleet(2))
     assert {
         "plan_id", "fits", "shortfall_bytes", "model", "load_mode", "devices", "tensors", "caches", "warnings", "audit"
-    } == answer.keys()  # fmt: skip
+    } <= answer.keys()  # fmt: skip
     entry = answer["tensors"][0]
     assert {
         "name", "type", "shape", "bytes", "role", "layer", "device", "axis", "segments", "granularity", "rotation",
         "bytes_per_device", "why",
-    } == entry.keys()  # fmt: skip
+    } <= entry.keys()  # fmt: skip
     assert all(tensor["why"]["policy"] for tensor in answer["tensors"])
     assert {"name", "weights_bytes", "cache_bytes", "total_bytes", "free_bytes"} <= answer["devices"][0].keys()
     assert {"requested": "auto", "resolved": answer["load_mode"]["resolved"]} == {
