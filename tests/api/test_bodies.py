@@ -10,6 +10,7 @@ from app.api import jsontext
 from app.api.bodies import CapabilitiesBody, parse_plan
 from app.devices.facts import Capabilities
 from app.errors import RequestError
+from app.loading.context import ContextRequest
 from app.loading.negotiation import LoadMode
 from app.loading.request import DeclaredDevice, PlanRequest
 from app.planner.plan import Override, SplitMode
@@ -23,7 +24,7 @@ FULL: dict[str, Any] = {
     "n_gpu_layers": 3,
     "overrides": [{"pattern": "ffn", "device": "host"}],
     "load_mode": "mmap+mlock",
-    "context": None,
+    "context": {"n_ctx": 8192, "type_k": "q8_0", "swa_full": False},
     "allocator": "reference",
 }
 
@@ -54,6 +55,7 @@ def test_every_field_arrives() -> None:
         n_gpu_layers=3,
         overrides=(Override(pattern="ffn", device="host"),),
         load_mode=LoadMode.MMAP_MLOCK,
+        context=ContextRequest(n_ctx=8192, type_k="q8_0", swa_full=False),
     )
     assert expected == parse_plan(json.dumps(FULL).encode())
 
@@ -65,6 +67,12 @@ def test_every_field_arrives() -> None:
         ({"model": ""}, "model"),
         ({"model": "x" * 4097}, "model"),
         ({"split_mode": "diagonal"}, "split_mode"),
+        ({"context": 5}, "context"),
+        ({"context": {"n_ctx": "8192"}}, "context.n_ctx"),
+        ({"context": {"n_ctx": 1.0}}, "context.n_ctx"),
+        ({"context": {"flash_attention": 1}}, "context.flash_attention"),
+        ({"context": {"type_k": None}}, "context.type_k"),
+        ({"context": {"kv_unified": True}}, "context.kv_unified"),
         ({"split_mode": 1}, "split_mode"),
         ({"devices": "host0"}, "devices"),
         ({"devices": [7]}, "devices[0]"),
