@@ -23,6 +23,8 @@ def plan_summary(plan: Mapping[str, Any]) -> str:
         "tensors\n" + table(axis_rows(plan["tensors"]), right=(0, 2)),
         "for example\n" + "\n".join(_example(tensor) for tensor in examples(plan["tensors"])),
     ]
+    if plan["caches"]:
+        parts.insert(-1, "caches\n" + table(axis_rows(plan["caches"]), right=(0, 2)))
     if plan["warnings"]:
         parts.append("warnings\n" + "\n".join(f"  {printable(warning, 400)}" for warning in plan["warnings"]))
     return "\n\n".join(parts)

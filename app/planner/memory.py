@@ -31,3 +31,12 @@ def classify_caches(understanding: Understanding, targets: SplitTargets) -> tupl
             raise
         raise PlanError(error.message, code="unsupported_split", **error.facts) from error
     return tuple(Classified(tensor=cache, role=cache.role, layer=cache.layer) for cache in caches)
+
+
+def context_warnings(understanding: Understanding, targets: SplitTargets) -> tuple[str, ...]:
+    """What is odd about the context that is asked for."""
+    context, trained = targets.context, understanding.hparams.n_ctx_train
+    if context is None or not 0 < trained < context.n_ctx // context.n_seq_max:
+        return ()
+    each = f"{context.n_ctx // context.n_seq_max} tokens of context"
+    return (f"{each} for each sequence are more than the {trained} that the model was trained on",)

@@ -11,7 +11,7 @@ from app.modelfile.types import TensorInfo
 from app.planner.allocation import allocate, describe
 from app.planner.classification import Peers, classify, peers_by_layer
 from app.planner.granularity import granulate
-from app.planner.memory import classify_caches
+from app.planner.memory import classify_caches, context_warnings
 from app.planner.placement import Overrides, assign_units, home_of
 from app.planner.plan import (
     MAX_DEVICES,
@@ -71,7 +71,7 @@ def plan_split(understanding: Understanding, targets: SplitTargets) -> SplitPlan
         tensors=tuple(tensors),
         caches=tuple(caches),
         totals=add_up(tensors, caches, targets),
-        warnings=warnings,
+        warnings=(*warnings, *context_warnings(understanding, targets)),
     )
 
 

@@ -134,6 +134,15 @@ def test_a_cache_is_told_like_a_tensor(model: Understanding) -> None:
     assert all(entry["why"][stage] for stage in ("policy", "segmentation", "granularity", "allocation"))
 
 
+@pytest.mark.parametrize(("n_ctx", "n_seq_max", "warned"), [(0, 1, 0), (128, 1, 0), (256, 2, 0), (129, 1, 1)])
+def test_more_context_than_the_model_knows_is_told(
+    model: Understanding, n_ctx: int, n_seq_max: int, warned: int
+) -> None:
+    """Planning longer sequences than the model was trained on is allowed, and said."""
+    context = MemoryRequest(n_ctx=n_ctx, n_seq_max=n_seq_max)
+    assert warned == len(_plan(model, SplitMode.LAYER, 1, context).warnings)
+
+
 @pytest.mark.parametrize(
     ("mode", "code"), [(SplitMode.TENSOR, "unsupported_split"), (SplitMode.LAYER, "impossible_plan")]
 )
