@@ -53,13 +53,21 @@ class RequestError(GgufdError):
         "method_not_allowed",
         "not_acceptable",
         "unsupported_media_type",
+        "range_not_satisfiable",
     )
 
 
 class NotFoundError(RequestError):
     """Nothing of that name. A model path outside the roots gets the very same answer as a missing one."""
 
-    codes: ClassVar[tuple[str, ...]] = ("not_found", "model_not_found", "handle_not_found", "architecture_not_found")
+    codes: ClassVar[tuple[str, ...]] = (
+        "not_found",
+        "model_not_found",
+        "handle_not_found",
+        "architecture_not_found",
+        "tensor_not_found",
+        "key_not_found",
+    )
 
 
 class AccessError(GgufdError):
@@ -77,6 +85,7 @@ class ConflictError(GgufdError):
         "in_use",
         "illegal_transition",
         "stale_plan",
+        "not_resident",
     )
 
 
@@ -94,7 +103,6 @@ class FileError(GgufdError):
         "wrong_key_type",
         "empty_key",
         "duplicate_key",
-        "bad_string",
         "bad_tensor_name",
         "duplicate_tensor",
         "bad_type",

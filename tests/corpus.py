@@ -209,7 +209,13 @@ CORPUS: tuple[Bad, ...] = (
     # metadata
     Bad("unknown-value-type", "bad_type", _keys(entry("k", 13, bytes(8))), "type: 13", {"key": "k", "found": 13}),
     Bad("nested-array", "bad_type", _keys(array("k", 9, 1, bytes(16))), "arrays of arrays", {"key": "k"}),
-    Bad("key-not-utf8", "bad_string", _keys(entry(b"\xff\xfe", 4, bytes(4))), "not UTF-8 at byte 0"),
+    Bad(
+        "duplicate-key-not-utf8",
+        "duplicate_key",
+        _keys(u32(b"\xff\xfe", 1), u32(b"\xff\xfe", 2)),
+        "\\xff\\xfe",
+        {"key": "\\xff\\xfe"},
+    ),
     Bad("empty-key", "empty_key", _keys(entry("", 4, bytes(4))), "metadata[0].key"),
     Bad("duplicate-key", "duplicate_key", _keys(u32("x.y", 1), u32("x.y", 1)), "'x.y'", {"key": "x.y"}),
     Bad("alignment-0", "bad_alignment", _alignment(struct.pack("<I", 0)), "0 is not a power", {"found": 0}),

@@ -49,6 +49,7 @@ _STATUS_BY_CODE: Final[Mapping[str, int]] = {
     "stale_plan": 412,
     "payload_too_large": 413,
     "unsupported_media_type": 415,
+    "range_not_satisfiable": 416,
 }
 
 TITLES: Final[Mapping[str, str]] = {
@@ -59,10 +60,13 @@ TITLES: Final[Mapping[str, str]] = {
     "method_not_allowed": "The resource exists, but not with this method",
     "not_acceptable": "The answer does not exist in a form the client accepts",
     "unsupported_media_type": "The body is not sent as JSON",
+    "range_not_satisfiable": "The bytes asked for are not there",
     "not_found": "There is nothing here",
     "model_not_found": "There is no such model under the configured roots",
     "handle_not_found": "There is no handle with this id",
     "architecture_not_found": "The catalog has no architecture of this name",
+    "tensor_not_found": "The model has no tensor of this name",
+    "key_not_found": "The model has no metadata key of this name",
     "forbidden": "The caller may not do this",
     "permission_denied": "The file system does not let the daemon read this",
     # what is already there
@@ -70,6 +74,7 @@ TITLES: Final[Mapping[str, str]] = {
     "idempotency_conflict": "The idempotency key was used with another request",
     "in_use": "Something still uses it",
     "illegal_transition": "The load's state does not allow this",
+    "not_resident": "The handle holds no model any more",
     "stale_plan": "The file or the devices changed since the plan was made",
     "cancelled": "The handle was released before its load ended",
     # the file
@@ -83,7 +88,6 @@ TITLES: Final[Mapping[str, str]] = {
     "wrong_key_type": "A metadata key has another type than it must have",
     "empty_key": "A metadata key is empty",
     "duplicate_key": "A metadata key occurs twice",
-    "bad_string": "A string in the file is not valid",
     "bad_tensor_name": "A tensor's name is not valid",
     "duplicate_tensor": "A tensor's name occurs twice",
     "bad_type": "A tensor's or a value's type is unknown",

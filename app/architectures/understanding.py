@@ -13,15 +13,20 @@ from app.architectures.manifest import Comparison, compare
 from app.architectures.registry import Catalog
 from app.errors import MetadataError
 from app.modelfile.types import KeyValue, ModelFile, ValueType
+from app.modelfile.vocabulary import check_vocabulary
 
 
 @dataclass(frozen=True)
 class Understanding:
-    """A file with its architecture and hyperparameters. Its tensors have not been judged: see `comparison`."""
+    """A file with its architecture and hyperparameters. Its tensors have not been judged: see `comparison`.
+
+    `warnings` are sentences about what was accepted in file and vocabulary but looks odd.
+    """
 
     model: ModelFile
     architecture: Architecture
     hparams: HParams
+    warnings: tuple[str, ...] = ()
 
     @cached_property
     def comparison(self) -> Comparison:
@@ -82,7 +87,7 @@ def understand(model: ModelFile, catalog: Catalog) -> Understanding:
     """Look up what `model` is and read its hyperparameters.
 
     Raises MetadataError: not_a_model (a projector, an adapter), no_tensors (a vocabulary alone),
-    unsupported_architecture, missing_key, wrong_key_type, bad_value.
+    unsupported_architecture, missing_key, wrong_key_type, bad_value, bad_tokenizer; FileError file_changed.
     """
     name = _string(model.metadata, "general.architecture")
     kind = _string(model.metadata, "general.type")
@@ -105,7 +110,8 @@ def understand(model: ModelFile, catalog: Catalog) -> Understanding:
             found=file_type.type.name.lower(),
         )
     hparams = architecture.observe(resolve(architecture, model.metadata), model.by_name)
-    return Understanding(model, architecture, hparams)
+    warnings = (*model.warnings, *check_vocabulary(model))
+    return Understanding(model, architecture, hparams, warnings)
 
 
 def resolve(architecture: Architecture, metadata: Mapping[str, KeyValue]) -> HParams:

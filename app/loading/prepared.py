@@ -64,8 +64,8 @@ class Prepared:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is odd about the file, the plan and the mode, each sentence once."""
-        return tuple(dict.fromkeys((*self.model.warnings, *self.plan.warnings, *self.mapping.warnings)))
+        """What is odd about the file and its vocabulary, the plan and the mode, each sentence once."""
+        return tuple(dict.fromkeys((*self.plan.warnings, *self.mapping.warnings)))
 
     def as_json(self) -> dict[str, Any]:
         """The whole answer: the plan, its id, the model's facts and the load mode."""

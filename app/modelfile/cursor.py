@@ -142,11 +142,24 @@ class Cursor:
         self._check(0, "")
 
     def strings(self, count: int) -> list[bytes]:
-        """The next `count` strings, built."""
-        limit = self.limits.string_bytes
-        return [
-            self.take(self.length(f"[{index}]: length", limit, "string_bytes"), f"[{index}]") for index in range(count)
-        ]
+        """The next `count` strings, built; in the manner of `walk_strings`, for there may be as many."""
+        unpack, limit = _U64.unpack_from, self.limits.string_bytes
+        built: list[bytes] = []
+        window, at = self._window, self._at
+        for index in range(count):
+            start = at + 8
+            if start <= len(window):
+                (length,) = unpack(window, at)
+                at = start + length
+                if length <= limit and at <= len(window):
+                    built.append(window[start:at])
+                    continue
+            self._at = start - 8
+            length = self.length(f"[{index}]: length", limit, "string_bytes")
+            built.append(self.take(length, f"[{index}]"))
+            window, at = self._window, self._at
+        self._at = at
+        return built
 
     def _need(self, length: int, what: str) -> int:
         """Make the window start here and hold `length` bytes; answers the index to read at."""

@@ -133,12 +133,19 @@ class _Metadata:
         """All entries, by key."""
         cursor = self._cursor
         metadata: dict[str, KeyValue] = {}
+        seen: set[bytes] = set()
         for index in range(n_keys):
             cursor.subject, cursor.facts = f"metadata[{index}]", {}
-            key = self._key()
+            raw = self._text(".key", cursor.limits.key_bytes, "key_bytes")
+            if not raw:
+                cursor.fail("empty_key", ".key: is empty")
+            key = decode(raw)
             cursor.facts = {"key": key}
-            if key in metadata:
+            if raw in seen:
                 cursor.fail("duplicate_key", f".key: '{brief(key)}' is there twice")
+            seen.add(raw)
+            while key in metadata:  # bytes that are escaped look like another key, which holds the escape's letters
+                key += "\\"
             cursor.subject = f"metadata '{brief(key)}'"
             kind = self._type(cursor.u32(": type"), nested=False)
             value: Scalar | ArrayValue
@@ -151,17 +158,6 @@ class _Metadata:
             metadata[key] = KeyValue(key=key, type=kind, value=value)
         cursor.subject, cursor.facts = "header", {}
         return metadata
-
-    def _key(self) -> str:
-        cursor = self._cursor
-        raw = self._text(".key", cursor.limits.key_bytes, "key_bytes")
-        if not raw:
-            cursor.fail("empty_key", ".key: is empty")
-        try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            escaped = brief(decode(raw))
-            cursor.fail("bad_string", f".key: '{escaped}' is not UTF-8 at byte {error.start}", key=escaped)
 
     def _text(self, what: str, limit: int, limit_name: str) -> bytes:
         cursor = self._cursor

@@ -1,7 +1,8 @@
 """The door to everything in a model's files: a validated ModelFile, and its long arrays when they are asked for."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from app.errors import MetadataError
@@ -26,12 +27,11 @@ def read_model_file(path: Path, limits: ReadLimits = _DEFAULT_LIMITS, roots: Seq
     return read_set(path, limits, roots)
 
 
-def read_array(
-    model: ModelFile, key: str, start: int = 0, stop: int | None = None, limits: ReadLimits = _DEFAULT_LIMITS
-) -> list[Scalar]:
+def read_array(model: ModelFile, key: str, start: int = 0, stop: int | None = None) -> list[Scalar]:
     """Elements `start` to `stop` (exclusive; clipped to the array) of a metadata array, read from the file again.
 
-    Strings are walked up to `start`, never built. Bytes that are not UTF-8 come escaped. Raises MetadataError
+    The array passed the limits when the header was read; how much of it is built is the caller's to bound. Strings are
+    walked up to `start`, never built. Bytes that are not UTF-8 come escaped. Raises MetadataError
     (`missing_key`, `wrong_key_type`), FileError `file_changed` if the file is no longer the one that was read.
     """
     shard = model.shards[0]
@@ -57,16 +57,36 @@ def read_array(
     start = min(max(start, 0), stop)
     if array.elements is not None:
         return list(array.elements[start:stop])
+    if array.element_type is ValueType.STRING:
+        return [decode(raw) for raw in read_strings(model, array, start, stop)]
     if start == stop:
         return []
-    with reopen(shard) as file:
-        cursor = Cursor(file.read, shard.identity.size, shown(shard.path), limits)
-        cursor.subject, cursor.facts = f"metadata '{brief(key)}'", {"key": key}
-        cursor.skip(array.offset, "")
-        if array.element_type is ValueType.STRING:
-            cursor.walk_strings(start)
-            return [decode(raw) for raw in cursor.strings(stop - start)]
-        width = SCALAR_BYTES[array.element_type]
+    width = SCALAR_BYTES[array.element_type]
+    with _at_elements(model, array) as cursor:
         cursor.skip(start * width, "")
         raw = cursor.take((stop - start) * width, ": elements")
         return list(struct.unpack(f"<{stop - start}{CODES[array.element_type]}", raw))
+
+
+def read_strings(model: ModelFile, array: ArrayValue, start: int, stop: int) -> list[bytes]:
+    """Elements `start` to `stop` of an array of strings, as the bytes they are; bounds are the caller's to keep.
+
+    Raises FileError `file_changed` if the file is no longer the one that was read.
+    """
+    if start == stop:
+        return []
+    with _at_elements(model, array) as cursor:
+        cursor.walk_strings(start)
+        return cursor.strings(stop - start)
+
+
+@contextmanager
+def _at_elements(model: ModelFile, array: ArrayValue) -> Iterator[Cursor]:
+    """A cursor at an array's first element. What passed the limits when the header was read, passes now."""
+    shard = model.shards[0]
+    with reopen(shard) as file:
+        limits = ReadLimits(header_bytes=array.end, string_bytes=array.end)
+        cursor = Cursor(file.read, shard.identity.size, shown(shard.path), limits)
+        cursor.subject = f"metadata array at {array.offset}"
+        cursor.skip(array.offset, "")
+        yield cursor

@@ -1,16 +1,17 @@
-"""The tokenizer's arrays, held against each other. Lengths and types are judged from the header, nothing is built.
+"""The tokenizer's arrays, held against each other: lengths and types as the header has them, tokens by their bytes.
 
 A loader of weights needs no tokenizer, but a file whose tokenizer can't work is refused when it is loaded, not at the
-first request. The rules are the reference's; where it aborts on two equal tokens, a warning is enough here.
+first request. The rules are the reference's; where it aborts on two equal tokens, a warning is enough here. Those of
+the longest vocabularies are looked for only when somebody asks: it takes four times as long as reading the header.
 """
 
 from typing import Final, NoReturn
 
 from app.errors import Fact, MetadataError
-from app.modelfile.limits import ReadLimits
-from app.modelfile.reader import read_array
-from app.modelfile.text import brief, shown
+from app.modelfile.reader import read_strings
+from app.modelfile.text import brief, decode, shown
 from app.modelfile.types import ArrayValue, KeyValue, ModelFile, ValueType
+from app.units import MIB
 
 MODEL: Final = "tokenizer.ggml.model"
 PRE: Final = "tokenizer.ggml.pre"
@@ -21,7 +22,7 @@ MERGES: Final = "tokenizer.ggml.merges"
 SUPPRESS: Final = "tokenizer.ggml.suppress_tokens"
 CHARSMAP: Final = "tokenizer.ggml.precompiled_charsmap"
 
-_DEFAULT_LIMITS: Final = ReadLimits()
+_AT_ONCE: Final = MIB  # of tokens, some seventy thousand; that takes a hundredth of a second
 _NONE: Final = ("none", "no_vocab")
 _MERGING: Final = ("gpt2", "hybriddna", "whitespace", "gemma4")
 _OTHERS: Final = ("llama", "bert", "t5", "rwkv", "plamo2", "test")
@@ -43,47 +44,42 @@ _FLAGS: Final = tuple(
 _BYTES: Final = (ValueType.U8, ValueType.I8)
 
 
-def n_vocab(model: ModelFile) -> int | None:
-    """How many tokens the vocabulary has: its list's length, or `<architecture>.vocab_size` where there is no list.
-
-    A tokenizer named `none` has no list. None if nothing says. An embedding of another length is another's to judge.
-    """
-    metadata = model.metadata
-    tokens, tokenizer = metadata.get(TOKENS), metadata.get(MODEL)
-    named_none = tokenizer is not None and tokenizer.value in _NONE
-    if tokens is not None and isinstance(tokens.value, ArrayValue) and not named_none:
-        return tokens.value.count
-    architecture = metadata.get("general.architecture")
-    size = metadata.get(f"{architecture.value}.vocab_size") if architecture is not None else None
-    return size.value if size is not None and isinstance(size.value, int) else None
-
-
 def check_vocabulary(model: ModelFile) -> tuple[str, ...]:
     """Refuse a tokenizer whose arrays contradict each other; answers warnings about what is odd and harmless.
 
-    Raises MetadataError: `missing_key` (no tokenizer is named), `wrong_key_type`, `bad_tokenizer`.
+    Raises MetadataError: `missing_key` (no tokenizer is named, or it lacks a list), `wrong_key_type`, `bad_tokenizer`;
+    and FileError if the file is no longer the one that was read.
     """
-    return _Tokenizer(model).check()
+    warnings = _Tokenizer(model).check()
+    tokens = _tokens(model)
+    if tokens is None or tokens.end - tokens.offset > _AT_ONCE:
+        return warnings
+    return (*warnings, *duplicate_tokens(model))
 
 
-def duplicate_tokens(model: ModelFile, limits: ReadLimits = _DEFAULT_LIMITS) -> tuple[str, ...]:
-    """Warnings about tokens that occur twice, the first of them named. Builds the vocabulary, so only when asked.
+def duplicate_tokens(model: ModelFile) -> tuple[str, ...]:
+    """A warning if tokens occur twice, the first of them named. Builds the vocabulary, however long it is.
 
     Raises FileError if the file is no longer the one that was read.
     """
-    tokens = model.metadata.get(TOKENS)
-    if tokens is None or not isinstance(tokens.value, ArrayValue):
+    tokens = _tokens(model)
+    if tokens is None:
         return ()
-    first: dict[object, int] = {}
-    twice: tuple[int, int, object] | None = None
-    count = 0
-    for index, token in enumerate(read_array(model, TOKENS, limits=limits)):
-        if first.setdefault(token, index) != index:
-            count += 1
-            twice = twice or (first[token], index, token)
-    if twice is None:
+    words = read_strings(model, tokens, 0, tokens.count)
+    count = len(words) - len(set(words))
+    if count == 0:
         return ()
-    return (f"{TOKENS}: {count} tokens occur before; the first are {twice[0]} and {twice[1]}, both {twice[2]!r}",)
+    first: dict[bytes, int] = {}
+    twice = next(index for index, word in enumerate(words) if first.setdefault(word, index) != index)
+    word = brief(decode(words[twice]))
+    return (f"{TOKENS}: {count} tokens occur before; the first are {first[words[twice]]} and {twice}, both '{word}'",)
+
+
+def _tokens(model: ModelFile) -> ArrayValue | None:
+    entry = model.metadata.get(TOKENS)
+    if entry is None or not isinstance(entry.value, ArrayValue) or entry.value.element_type is not ValueType.STRING:
+        return None
+    return entry.value
 
 
 class _Tokenizer:
@@ -136,7 +132,7 @@ class _Tokenizer:
         entry = self._metadata.get(key)
         if entry is None:
             if required:
-                self._fail("bad_tokenizer", key, "is missing")
+                self._fail("missing_key", key, "is missing")
             return None
         value = entry.value
         if not isinstance(value, ArrayValue) or value.element_type not in kinds:

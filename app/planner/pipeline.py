@@ -64,7 +64,7 @@ def plan_split(understanding: Understanding, targets: SplitTargets) -> SplitPlan
         # a cache is used where its layer is computed: an override of the layer's weights does not move it
         home, where = home_of(item, units)
         caches.append(splitter.split(item) if home is None else _whole(item, home, where, targets))
-    warnings = (*understanding.model.warnings, *_unused(understanding), *units.warnings, *overrides.warnings())
+    warnings = (*understanding.warnings, *_unused(understanding), *units.warnings, *overrides.warnings())
     return SplitPlan(
         mode=targets.mode,
         devices=targets.devices,

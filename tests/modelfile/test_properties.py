@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from app.errors import GgufdError
 from app.modelfile.reader import read_array, read_model_file
 from app.modelfile.types import ArrayValue, ModelFile
-from app.modelfile.vocabulary import check_vocabulary, duplicate_tokens, n_vocab
+from app.modelfile.vocabulary import check_vocabulary, duplicate_tokens
 from app.units import MIB
 from tests.builders import t0, t0_split, tp, vocabulary
 
@@ -47,7 +47,6 @@ def use(path: Path) -> ModelFile | None:
     for key, entry in model.metadata.items():
         if isinstance(entry.value, ArrayValue):
             assert len(read_array(model, key)) == entry.value.count
-    n_vocab(model)
     with contextlib.suppress(GgufdError):
         check_vocabulary(model)
     duplicate_tokens(model)

@@ -101,6 +101,19 @@ def test_a_value_that_is_not_utf8_is_escaped(tmp_path: Path) -> None:
     assert read_array(model, "b") == ["\\xf0\\x9f"]
 
 
+def test_a_key_that_is_not_utf8_is_escaped(tmp_path: Path) -> None:
+    """Keys are compared by their bytes and shown escaped: two that look alike are kept apart, and so is a third."""
+    keys = [u32(b"\xff", 1), u32(rb"\xff", 2), u32(b"\xff\xfe", 3), array(b"a\xff", 8, 1, string("x"))]
+    model = read_model_file(raw_file(tmp_path / "m.gguf", keys=keys))
+    assert {key: entry.value for key, entry in model.metadata.items() if key[0] == "\\"} == {
+        r"\xff": 1,
+        "\\xff\\": 2,
+        r"\xff\xfe": 3,
+    }
+    assert read_array(model, r"a\xff") == ["x"]
+    assert all(key == entry.key for key, entry in model.metadata.items())
+
+
 def test_nothing_at_all_is_a_file(tmp_path: Path) -> None:
     """A header that counts zero keys and zero tensors is a readable file."""
     model = read_model_file(raw_file(tmp_path / "m.gguf", keys=[]))
