@@ -16,21 +16,10 @@ from app.planner.pipeline import plan_split
 from app.planner.plan import DeviceTotal, PlannedSegment, PlannedTensor, SplitMode, SplitPlan
 from tests.builders import tp
 from tests.examples import example_file
+from tests.faults import REFERENCE_FAULTS
 from tests.oracle import GROUPS, Models, records, targets, the_catalog
 
 SKEW = [1.0, 3.0, 5.0, 2.0, 4.0, 1.0, 3.0, 5.0]
-
-REFERENCE_FAULTS = {
-    # Q is cut at whole pairs of heads and gates, the output projection at whole blocks: not the same heads
-    ("qwen35", "attention_lockstep"),
-    ("qwen35moe", "attention_lockstep"),
-    ("qwen3next", "attention_lockstep"),
-    # keys and values of linear attention are rounded apart where value heads outnumber key heads
-    ("qwen3next", "state_lockstep"),
-    # a norm per head is cut at any head, Q and K at whole groups of them
-    ("stablelm", "attention_lockstep"),
-    ("talkie", "attention_lockstep"),
-}
 
 
 def _failures(plan: SplitPlan, understanding: Understanding) -> set[str]:
