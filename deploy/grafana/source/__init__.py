@@ -1,0 +1,1 @@
+"""The dashboards, as values, and how they become what Grafana takes."""
