@@ -1,6 +1,6 @@
 """Small files of every architecture, made from its descriptor's own example."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +27,18 @@ def example_metadata(architecture: Architecture) -> dict[str, MetadataValue]:
     return keys
 
 
-def example_file(architecture: Architecture, path: Path) -> Path:
-    """Write the example with every tensor the manifest requires, filled with seeded numbers; answers `path`."""
+def example_file(architecture: Architecture, path: Path, also: Collection[str] = ()) -> Path:
+    """Write the example with every tensor the manifest requires, filled with seeded numbers; answers `path`.
+
+    `also` adds optional ones by the label of their role.
+    """
     metadata = example_metadata(architecture)
     write_gguf(path, metadata, [("placeholder", F32, (1,), None)])
     hparams = resolve(architecture, read_model_file(path).metadata)
     present: dict[str, TensorInfo] = {}
     wanted: dict[str, Expected] = {}
     for expected in architecture.manifest(hparams, present):
-        if expected.required and not expected.copy:
+        if (expected.required or str(expected.role) in also) and not expected.copy:
             wanted.setdefault(expected.name, expected)
     tensors: list[tuple[str, GgmlType, tuple[int, ...], TensorData]] = [
         (name, F32, expected.shape, seed) for seed, (name, expected) in enumerate(wanted.items())

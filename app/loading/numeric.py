@@ -302,9 +302,9 @@ class _FeedForward:
         gate = weights.get(roles.FFN_GATE, device)
         down = weights.require(roles.FFN_DOWN, device)
         if gate is not None:
-            hidden = _silu(_project(x, gate, weights.get(roles.FFN_GATE.bias, device))) * up
+            hidden = _meet(_project(x, gate, weights.get(roles.FFN_GATE.bias, device)), up)
         elif up.shape[1] == 2 * down.shape[1]:
-            hidden = _silu(up[:, : down.shape[1]]) * up[:, down.shape[1] :]
+            hidden = _meet(up[:, : down.shape[1]], up[:, down.shape[1] :])
         else:
             hidden = _silu(up)
         return _project(hidden, down, None)
@@ -330,12 +330,11 @@ class _Experts:
         both = weights.get(roles.FFN_GATE_UP_EXPS, device, expert)
         if both is not None:
             joined = _project(x, both, None)
-            gate, up = joined[:, : joined.shape[1] // 2], joined[:, joined.shape[1] // 2 :]
-            hidden = _silu(gate) * up
+            hidden = _meet(joined[:, : joined.shape[1] // 2], joined[:, joined.shape[1] // 2 :])
         else:
             up = self._biased(x, roles.FFN_UP_EXPS, device, expert)
             single = weights.get(roles.FFN_GATE_EXPS, device, expert)
-            hidden = _silu(up) if single is None else _silu(self._biased(x, roles.FFN_GATE_EXPS, device, expert)) * up
+            hidden = _silu(up) if single is None else _meet(self._biased(x, roles.FFN_GATE_EXPS, device, expert), up)
         return _project(hidden, down, None) + self._share_of_bias(device, expert)
 
     def _biased(self, x: Array, role: Role, device: int | None, expert: int) -> Array:
@@ -352,6 +351,12 @@ class _Experts:
         (shares,) = (part.extents for part in tensor.segments)
         contributors = sum(share > 0 for share in shares)
         return bias / np.float32(contributors) if shares[device] else np.float32(0)
+
+
+def _meet(gate: Array, up: Array) -> Array:
+    if gate.shape != up.shape:
+        raise _SeamError(f"{gate.shape[1]} hidden units of the gate meet {up.shape[1]} of up")
+    return _silu(gate) * up
 
 
 def _silu(values: Array) -> Array:

@@ -1,7 +1,6 @@
 """Whole models, loaded onto devices and joined again: byte for byte the file."""
 
 import hashlib
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from app.planner.plan import SplitMode
 from tests.builders import materialise
 from tests.faults import REFERENCE_FAULTS
 from tests.oracle import records, the_catalog
+from tests.real_models import real_model_path
 
 MEMORY = 4 << 30
 HOSTS, FAKES = ("host0", "host1"), ("sim0", "sim1")
@@ -40,10 +40,7 @@ def world() -> World:
 
 @pytest.fixture(scope="module", params=["smollm2-135m.gguf", "gemma3-270m.gguf"])
 def real_model(request: pytest.FixtureRequest) -> Path:
-    folder = os.environ.get("GGUFD_MODELS")
-    if not folder:
-        pytest.skip("GGUFD_MODELS is unset: it names the folder that tests/fetch_models.py filled")
-    return Path(folder) / str(request.param)
+    return real_model_path(str(request.param))
 
 
 def _ignore(_signal: object) -> None:
