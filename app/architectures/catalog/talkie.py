@@ -31,5 +31,11 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     rope=RopeType.NEOX,
     size_name=by_layers({40: "13B"}),
-    example={**LLAMA.example, _LOGIT_SCALE.key: 1.0},
+    # a norm per head is cut at any head: heads as wide as a kernel's step keep Q, K and the norms together
+    example={
+        **LLAMA.example,
+        "embedding_length": 512,
+        "attention.head_count_kv": 4,
+        _LOGIT_SCALE.key: 1.0,
+    },
 )
