@@ -87,16 +87,29 @@ def dequantise(kind: GgmlType, rows: NDArray[np.uint8]) -> NDArray[np.float32]:
     with np.errstate(all="ignore"):  # whatever the bytes, a NaN or an infinity is a value like any other
         if plain is not None:
             return rows.view(plain).astype(np.float32)
-        if kind.name in _OWN:
-            return _dequantise_blocks(kind, rows.reshape(-1, kind.type_size)).reshape(shape)
-        from gguf import GGMLQuantizationType, quants  # costs more than the rest of start-up, and most runs need none
+        blocks = rows.reshape(-1, kind.type_size)
+        values = np.empty((len(blocks), kind.block_size), np.float32)
+        group = max(1, _GROUP_VALUES // kind.block_size)  # what is computed on the way stays in a processor's cache
+        convert = _dequantise_blocks if kind.name in _OWN else _dequantise_by_package
+        for first in range(0, len(blocks), group):
+            part = blocks[first : first + group]
+            values[first : first + group] = convert(kind, part).reshape(len(part), -1)
+        return values.reshape(shape)
 
-        values = quants.dequantize(rows, GGMLQuantizationType(kind.id))
-        return np.ascontiguousarray(values, np.float32).reshape(shape)
+
+_GROUP_VALUES: Final = 131_072
 
 
 _PLAIN: Final = {"f32": "<f4", "f16": "<f2", "f64": "<f8", "i8": "i1", "i16": "<i2", "i32": "<i4", "i64": "<i8"}
 _OWN: Final = frozenset({"q1_0", "q2_0", "q8_1", "q8_K"})  # what the package's dequantisation lacks
+
+
+def _dequantise_by_package(kind: GgmlType, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """One block a row in, one row of all values out: a single row is what the package converts in one go."""
+    from gguf import GGMLQuantizationType, quants  # costs more than the rest of start-up, and most runs need none
+
+    values: NDArray[np.float32] = quants.dequantize(blocks.reshape(1, -1), GGMLQuantizationType(kind.id))
+    return values
 
 
 def _dequantise_blocks(kind: GgmlType, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:

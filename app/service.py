@@ -10,14 +10,15 @@ from typing import Any
 
 from app.architectures.registry import Catalog
 from app.devices.facts import DeviceFacts
-from app.errors import BusyError, FileError, GgufdError, NotFoundError
-from app.loading.lifecycle import HOLDING, NANOSECONDS, STAGES, UNDER_WAY, LoadState
+from app.errors import BusyError, ConflictError, FileError, GgufdError, NotFoundError
+from app.loading.lifecycle import HOLDING, NANOSECONDS, STAGES, UNDER_WAY, EventKind, LoadState, takes
 from app.loading.request import PlanRequest, check_request
 from app.loading.run import World, check_loadable, check_path, prepare
 from app.residency.claim import Claim
 from app.residency.handles import HandleView, Released
 from app.residency.keeper import Keeper, internal_error, log_fault
 from app.residency.notices import HeaderRejected, LoadObserver, Notice, PlanEnded, PlanOutcome
+from app.residency.reading import ModelReader
 from app.residency.registry import PlanArchive
 
 __all__ = ["HandleView", "LoadObserver", "LoaderService", "Notice", "Released", "ServiceLimits", "Snapshot"]
@@ -178,6 +179,27 @@ class LoaderService:
                 retry_after_seconds=self._limits.retry_after_seconds,
             )
         raise NotFoundError(f"the load is {state} and came to no plan, or its plan is no longer kept")
+
+    def reader(self, handle_id: str) -> ModelReader:
+        """What reads the model of a ready handle: its tensors, embeddings, metadata, vocabulary.
+
+        Raises NotFoundError `handle_not_found`, BusyError `still_loading`, ConflictError `not_resident` for a load
+        that has left no model, or whose model was released.
+        """
+        with self._keeper.claims() as claims:
+            claim = claims.get(handle_id)
+            loaded, state = claim.model, claim.record.state
+        if loaded is not None and takes(state, EventKind.RELEASE_ASKED):
+            return ModelReader(loaded, claim.uses)
+        if state in UNDER_WAY:
+            raise BusyError(
+                f"the load is {state}; there is nothing to read yet",
+                code="still_loading",
+                retry_after_seconds=self._limits.retry_after_seconds,
+            )
+        raise ConflictError(
+            f"the handle is {state}: it holds no model", code="not_resident", handle_id=handle_id, state=state.value
+        )
 
     def when_ended(self, handle_id: str, callback: Callable[[HandleView], None]) -> Callable[[], None]:
         """Call `callback` once the load is ready, failed or cancelled: at once if it is, else from a load's thread.

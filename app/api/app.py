@@ -13,10 +13,12 @@ from app.api import problems
 from app.api.answers import answer, problem_answer
 from app.api.bodies import PlanBody
 from app.api.catalogue import add_catalogue_routes
+from app.api.contents import add_content_routes
 from app.api.context import DEFAULT_LIMITS, ApiContext, ApiLimits
 from app.api.handles import add_handle_routes
 from app.api.observing import ObserveRequest, Observing
 from app.api.probes import add_probe_routes
+from app.api.tensors import add_tensor_routes
 from app.api.workers import Workers
 from app.errors import GgufdError, NotFoundError, RequestError
 from app.service import LoaderService
@@ -60,6 +62,8 @@ def create_app(
     )
     context = ApiContext(service=service, workers=Workers(), limits=limits)
     add_handle_routes(app, context)
+    add_tensor_routes(app, context)
+    add_content_routes(app, context)
     add_catalogue_routes(app, context)
     add_probe_routes(app, context, registry)
     app.add_exception_handler(GgufdError, _deliberate)

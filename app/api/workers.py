@@ -22,6 +22,8 @@ class Pool(Enum):
     SUBMIT = "submit"
     PLAN = "plan"
     RELEASE = "release"
+    READ = "read"
+    ROWS = "rows"
 
 
 THREADS: Final = {
@@ -30,6 +32,8 @@ THREADS: Final = {
     Pool.SUBMIT: 4,  # looks at the model's path, which may lie on a slow file system
     Pool.PLAN: 2,  # busy work: more threads than cores only make all of them late
     Pool.RELEASE: 32,  # these wait, they do not work
+    Pool.READ: 4,  # a download takes its turn again for each piece
+    Pool.ROWS: 2,  # busy work, like plans
 }
 """How many calls of a kind run at a time; more wait their turn."""
 

@@ -28,11 +28,18 @@ def read_slice(layout: Layout, buffers: Mapping[int, Buffer], tensor: int, devic
 
     Raises DeviceError where the device keeps no bytes, FileError where it maps a file that was cut short.
     """
-    return b"".join(
-        _fetch(buffers, placement, 0, placement.nbytes)
-        for placement in placements_of(layout, tensor)
-        if placement.device == device
-    )
+    return b"".join(stream_slice(layout, buffers, tensor, device))
+
+
+def stream_slice(
+    layout: Layout, buffers: Mapping[int, Buffer], tensor: int, device: str, start: int = 0, stop: int | None = None
+) -> Iterator[bytes]:
+    """Bytes `[start, stop)` of what `device` holds, in pieces of at most a megabyte. Raises as `read_slice`."""
+    for placement in placements_of(layout, tensor):
+        if placement.device == device:
+            end = placement.nbytes if stop is None else min(stop, placement.nbytes)
+            for at in range(start, end, BLOCK_BYTES):
+                yield _fetch(buffers, placement, at, min(BLOCK_BYTES, end - at))
 
 
 def join(plan: SplitPlan, layout: Layout, buffers: Mapping[int, Buffer], tensor: int) -> bytes:
@@ -50,7 +57,7 @@ def stream(
     planned = (*plan.tensors, *plan.caches)[tensor]
     end = planned.nbytes if stop is None else min(stop, planned.nbytes)
     placements = {placement.device: placement for placement in placements_of(layout, tensor)}
-    cut, slots = _cut_and_slots(plan, planned, placements)
+    cut, slots = cut_and_slots(plan, planned, placements)
     for block in blocks(cut, BLOCK_BYTES, BLOCK_BYTES):
         if block.offset >= end:
             return
@@ -59,9 +66,10 @@ def stream(
             yield _gather(block, slots, buffers)[first - block.offset : last - block.offset]
 
 
-def _cut_and_slots(
+def cut_and_slots(
     plan: SplitPlan, planned: PlannedTensor, placements: Mapping[str, Placement]
 ) -> tuple[Cut, tuple[Placement | None, ...]]:
+    """How the tensor divides, and where each slot of that cut lies."""
     if planned.axis in (0, 1, 2) and planned.nbytes:
         return tensor_cut(planned), tuple(placements.get(device.name) for device in plan.devices)
     # one copy is as good as another

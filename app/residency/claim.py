@@ -28,6 +28,7 @@ from app.loading.request import PlanRequest
 from app.loading.run import LoadedModel
 from app.loading.signals import Allocated, FileRead, Freed, Placed, Planned, Remapped, Signal
 from app.residency.handles import Failure, HandleView, LoadModeView, Released
+from app.residency.uses import Uses
 
 DECLARED: Final = "declared"
 _ALMOST: Final = 1 - 2**-20  # progress before everything is in place, however few bytes are missing
@@ -45,6 +46,7 @@ class Claim:
         self.closed = threading.Event()
         self.prepared: Prepared | None = None
         self.model: LoadedModel | None = None
+        self.uses = Uses()
         self.failure: Failure | None = None
         self.fallbacks: tuple[Fallback, ...] = ()
         self.waiting: list[Callable[[HandleView], None]] = []

@@ -241,6 +241,7 @@ class Keeper:
     def _free(self, claim: Claim) -> None:
         loaded, claim.model = claim.model, None
         assert loaded is not None, "only a ready claim can be asked to release"
+        claim.uses.end()
         self._give_back(claim, loaded)
         self._take(claim, LoadEvent(kind=EventKind.FREED, at_ns=self._world.clock()))
         seconds = claim.record.release_ns / NANOSECONDS

@@ -1,0 +1,109 @@
+"""`/v1/handles/{id}/embeddings`, `…/metadata`, `…/vocabulary`: what a loaded model knows of tokens and of itself."""
+
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+
+from app.api.answers import raw
+from app.api.context import ApiContext
+from app.api.encoding import encode
+from app.api.incoming import json_body
+from app.api.paging import Limit, Offset, page_facts, require_known
+from app.api.rows import JSON, NPY, json_pieces, npy_pieces, parse_embeddings
+from app.api.streaming import PieceResponse
+from app.api.views import location_of
+from app.api.workers import Pool
+from app.residency.keys import metadata_json, metadata_value, vocabulary_json
+
+_ROWS: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"description": "A row of float32 per token", "content": {JSON: {}, NPY: {}}}
+}
+_TOKENS: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            JSON: {
+                "schema": {
+                    "type": "object",
+                    "required": ["tokens"],
+                    "additionalProperties": False,
+                    "properties": {
+                        "tokens": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+                        "format": {"type": "string", "enum": ["json", "npy"]},
+                        "copy": {"type": "integer", "minimum": 0},
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+def add_content_routes(app: FastAPI, context: ApiContext) -> None:
+    """Serve the routes of embeddings, metadata and vocabulary."""
+    service, workers = context.service, context.workers
+
+    @app.post(
+        "/v1/handles/{handle_id}/embeddings",
+        openapi_extra=_TOKENS,
+        responses=_ROWS,
+        summary="Rows of the token embedding, as float32",
+    )
+    async def embeddings(request: Request, handle_id: str) -> Response:
+        body = await json_body(request, context.limits.max_body_bytes)
+        arrived = time.perf_counter()
+        accept = ",".join(request.headers.getlist("accept"))
+
+        def look_up() -> tuple[Iterator[bytes], dict[str, str]]:
+            tokens, copy, media_type = parse_embeddings(body, accept)
+            found = service.reader(handle_id).embeddings(tokens, copy)
+            pieces = npy_pieces(found.values) if media_type == NPY else json_pieces(found.values, tokens)
+            first = next(pieces)
+            total = time.perf_counter() - arrived
+            spent = {"read": found.read_seconds, "dequantise": found.dequantise_seconds, "total": total}
+            timing = ", ".join(f"{name};dur={seconds * 1000:.3f}" for name, seconds in spent.items())
+            headers = {"Content-Type": media_type, "Cache-Control": "no-store", "Server-Timing": timing}
+            if media_type == NPY:
+                headers["Content-Length"] = str(len(first) + found.values.nbytes)
+            return itertools.chain((first,), pieces), headers
+
+        pieces, headers = await workers.run(Pool.ROWS, look_up)
+        return PieceResponse(workers, Pool.ROWS, pieces, 200, headers)
+
+    @app.get("/v1/handles/{handle_id}/metadata", summary="The metadata of a loaded model; long values are cut")
+    async def metadata(request: Request, handle_id: str) -> Response:
+        require_known(request, ())
+
+        def render() -> bytes:
+            entries = metadata_json(service.reader(handle_id).model)
+            for entry in entries:
+                if not entry["complete"]:
+                    entry["whole"] = f"{location_of(handle_id)}/metadata/{entry['key']}"
+            return encode({"metadata": entries})
+
+        return raw(await workers.run(Pool.VIEW, render))
+
+    @app.get("/v1/handles/{handle_id}/metadata/{key}", summary="One metadata key, whole, or a page of an array")
+    async def value(request: Request, handle_id: str, key: str, offset: Offset = 0, limit: Limit = 1000) -> Response:
+        require_known(request, ("offset", "limit"))
+
+        def render() -> bytes:
+            found = metadata_value(service.reader(handle_id).model, key, offset, limit)
+            if found["type"] == "array":
+                found |= page_facts(request, offset, limit, found["count"])
+            return encode(found)
+
+        return raw(await workers.run(Pool.READ, render))
+
+    @app.get("/v1/handles/{handle_id}/vocabulary", summary="The tokens of a loaded model, with scores and types")
+    async def vocabulary(request: Request, handle_id: str, offset: Offset = 0, limit: Limit = 1000) -> Response:
+        require_known(request, ("offset", "limit"))
+
+        def render() -> bytes:
+            found = vocabulary_json(service.reader(handle_id).model, offset, limit)
+            return encode({**found, **page_facts(request, offset, limit, found["count"])})
+
+        return raw(await workers.run(Pool.READ, render))

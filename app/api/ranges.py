@@ -1,0 +1,63 @@
+"""Which bytes of a resource a request wants: `Range`, `If-Range` and `If-None-Match` (RFC 9110, sections 13 and 14)."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from fastapi import Request
+
+from app.errors import RequestError
+
+_UNIT: Final = re.compile(r"\s*([!#$%&'*+.^_`|~0-9a-z-]+)\s*=(.*)", re.ASCII | re.IGNORECASE | re.DOTALL)
+_ONE: Final = re.compile(r"\s*(?:(\d{1,40})-(\d{1,40})?|-(\d{1,40}))\s*", re.ASCII)
+_TAG: Final = re.compile(r'\s*(?:W/)?("[^"]*")\s*(?:,|$)')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Bytes `[start, stop)`; `partial` says that they were asked for as a range."""
+
+    start: int
+    stop: int
+    partial: bool
+
+
+def wanted_bytes(request: Request, nbytes: int, etag: str) -> Wanted:
+    """The bytes that a request wants of a resource of `nbytes`, now called `etag`.
+
+    A range in another unit than bytes is ignored, and so is every range where `If-Range` names something older.
+    Raises RequestError `range_not_satisfiable`: for a range that makes no sense or lies beyond the end, and for more
+    than one.
+    """
+    everything = Wanted(start=0, stop=nbytes, partial=False)
+    lines = request.headers.getlist("range")
+    unit = _UNIT.fullmatch(lines[0]) if lines else None
+    if not lines or (unit is not None and unit[1].lower() != "bytes"):
+        return everything
+    condition = request.headers.get("if-range")
+    if condition is not None and condition.strip() != etag:  # a date, too: there are none to compare it with
+        return everything
+    found = _ONE.fullmatch(unit[2]) if unit is not None and len(lines) == 1 else None
+    if found is None:
+        raise _refused(
+            f"Range: {', '.join(lines)[:80]!r} is not one range of bytes (bytes=0-99, bytes=100-, bytes=-100)", nbytes
+        )
+    if found[3] is not None:
+        start, stop = max(0, nbytes - int(found[3])), nbytes
+    else:
+        start, stop = int(found[1]), nbytes if found[2] is None else min(int(found[2]) + 1, nbytes)
+        if found[2] is not None and int(found[2]) < start:
+            raise _refused(f"Range: {found[0].strip()} ends before it begins", nbytes)
+    if start >= stop:
+        raise _refused(f"Range: {found[0].strip()} lies beyond the {nbytes} bytes there are", nbytes)
+    return Wanted(start=start, stop=stop, partial=True)
+
+
+def is_known(request: Request, etag: str) -> bool:
+    """Whether the client says, with `If-None-Match`, that it has what is called `etag` already."""
+    lines = request.headers.getlist("if-none-match")
+    return any(line.strip() == "*" or etag in _TAG.findall(line) for line in lines)
+
+
+def _refused(message: str, nbytes: int) -> RequestError:
+    return RequestError(message, code="range_not_satisfiable", field="Range", bytes=nbytes)
