@@ -3,6 +3,9 @@
 import threading
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from app.devices.facts import DeviceFacts
 from app.modelfile.source import MappedRange
 
@@ -28,6 +31,13 @@ class Buffer(Protocol):
 
     def read_into(self, offset: int, target: memoryview) -> None:
         """Copy bytes `offset`… into `target`. Raises DeviceError if the device keeps no bytes (or fails)."""
+        ...
+
+    def read_rows(self, offset: int, rows: NDArray[np.int64], target: NDArray[np.uint8]) -> None:
+        """Copy rows of a table that begins at byte `offset` into the rows of `target`, as wide as they are.
+
+        `target` is uint8 `[len(rows), bytes of a row]`, contiguous. Raises as `read_into`.
+        """
         ...
 
     def lock(self, stop: threading.Event | None = None) -> str | None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.devices.facts import Capabilities, DeviceFacts
 from app.devices.ledger import Ledger, out_of_memory
@@ -47,6 +48,18 @@ class HostBuffer:
         """Copy bytes `offset`… into `target`."""
         with self._in_use("read", offset, target.nbytes):
             self._copy(offset, target, to_memory=False)
+
+    def read_rows(self, offset: int, rows: NDArray[np.int64], target: NDArray[np.uint8]) -> None:
+        """Copy rows of a table at byte `offset` into `target`."""
+        width = target.shape[1]
+        n_rows = int(rows.max(initial=-1)) + 1
+        with (
+            self._in_use("read", offset, n_rows * width),
+            self._memory.view(offset, n_rows * width) as view,
+        ):
+            table = np.frombuffer(view, np.uint8).reshape(n_rows, width)
+            np.take(table, rows, axis=0, out=target, mode="clip")  # "raise" would gather into a second array first
+            del table  # or the view could not be released
 
     def view(self, offset: int, length: int) -> memoryview | None:
         """A writable view of the memory; release it before the buffer is freed."""

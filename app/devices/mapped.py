@@ -3,6 +3,9 @@
 import threading
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from app.devices.ledger import Ledger
 from app.errors import DeviceError
 from app.modelfile.source import MappedRange
@@ -30,6 +33,10 @@ class MappedBuffer:
     def read_into(self, offset: int, target: memoryview) -> None:
         """Read the bytes from the file behind the mapping. Raises FileError if it was cut short."""
         self._mapped.read_into(offset, target)
+
+    def read_rows(self, offset: int, rows: NDArray[np.int64], target: NDArray[np.uint8]) -> None:
+        """Read rows of a table at byte `offset` from the file. Raises FileError if it was cut short."""
+        self._mapped.read_rows(offset, rows, target)
 
     def lock(self, stop: threading.Event | None = None) -> str | None:
         """Lock the mapping's pages."""

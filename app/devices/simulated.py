@@ -83,15 +83,14 @@ class SimulatedBuffer:
 
     def read_into(self, offset: int, target: memoryview) -> None:
         """Copy kept bytes into `target`. Raises DeviceError where only a checksum is kept."""
-        kept = self._kept
-        self._require("read", offset, target.nbytes)
-        if kept is None:
-            raise DeviceError(
-                f"simulated device {self._device.name} keeps a checksum, not the bytes (see keep_bytes)",
-                device=self._device.name,
-                operation="read",
-            )
-        np.copyto(np.frombuffer(target, np.uint8), kept[offset : offset + target.nbytes])
+        np.copyto(np.frombuffer(target, np.uint8), self._readable(offset, target.nbytes))
+
+    def read_rows(self, offset: int, rows: NDArray[np.int64], target: NDArray[np.uint8]) -> None:
+        """Copy kept rows into `target`. Raises DeviceError where only a checksum is kept."""
+        width = target.shape[1]
+        n_rows = int(rows.max(initial=-1)) + 1
+        table = self._readable(offset, n_rows * width).reshape(n_rows, width)
+        np.take(table, rows, axis=0, out=target, mode="clip")
 
     def lock(self, stop: threading.Event | None = None) -> str | None:
         """None: memory that is not the host's is never swapped out."""
@@ -105,6 +104,17 @@ class SimulatedBuffer:
             self._freed, self._kept = True, None
         self._device.give_back(self._accounted)
         return self._accounted
+
+    def _readable(self, offset: int, length: int) -> NDArray[np.uint8]:
+        kept = self._kept
+        self._require("read", offset, length)
+        if kept is None:
+            raise DeviceError(
+                f"simulated device {self._device.name} keeps a checksum, not the bytes (see keep_bytes)",
+                device=self._device.name,
+                operation="read",
+            )
+        return kept[offset : offset + length]
 
     def _require(self, operation: str, offset: int, length: int) -> None:
         name = self._device.name

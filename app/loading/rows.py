@@ -1,11 +1,9 @@
 """Single rows of a loaded tensor, gathered from its devices: what a lookup of embeddings needs.
 
-A device that the host can address gives all its rows in one gather. From any other, rows that lie close together are
-read as one, gaps included: up to some kilobytes, copying what is not wanted costs less than one more call.
+Each device is asked once for all the rows it has, or for its part of all of them.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +12,8 @@ from app.devices.backend import Buffer
 from app.loading.cuts import Cut
 from app.loading.layout import Layout, Placement
 from app.loading.readback import cut_and_slots, placements_of
-from app.loading.transfer import BLOCK_BYTES
 from app.planner.plan import SplitPlan
-from app.units import KIB
 
-MAX_GAP_BYTES: Final = 16 * KIB
 Bytes = NDArray[np.uint8]
 Indices = NDArray[np.int64]
 
@@ -38,7 +33,7 @@ def read_rows(plan: SplitPlan, layout: Layout, buffers: Mapping[int, Buffer], te
     if not rows.size:
         return found
     if not cut.segments:
-        _gather(buffers, slots[cut.whole[0]], row_bytes, rows, found)
+        _read(buffers, slots[cut.whole[0]], rows, found)
     elif planned.axis == 0:
         _gather_columns(buffers, cut, slots, rows, found)
     else:
@@ -54,7 +49,7 @@ def _gather_columns(
         if not width:
             continue
         part: Bytes = np.empty((len(rows), width), np.uint8)
-        _gather(buffers, placement, width, rows, part)
+        _read(buffers, placement, rows, part)
         at = 0
         for segment in cut.segments:
             share, before = segment.shares[slot], sum(segment.shares[:slot])
@@ -73,10 +68,10 @@ def _gather_rows(
     for slot, placement in enumerate(slots):
         mine = np.flatnonzero(slot_of == slot)
         if len(mine) == len(rows):
-            _gather(buffers, placement, row_bytes, row_of, found)
+            _read(buffers, placement, row_of, found)
         elif mine.size:
             part: Bytes = np.empty((len(mine), row_bytes), np.uint8)
-            _gather(buffers, placement, row_bytes, row_of[mine], part)
+            _read(buffers, placement, row_of[mine], part)
             found[mine] = part
 
 
@@ -104,34 +99,7 @@ def _owners(cut: Cut, row_bytes: int, rows: Indices) -> tuple[Indices, Indices]:
     return slot_of, row_of
 
 
-def _gather(
-    buffers: Mapping[int, Buffer], placement: Placement | None, width: int, rows: Indices, found: Bytes
-) -> None:
-    """Rows of `width` bytes of one slice, into `found`."""
+def _read(buffers: Mapping[int, Buffer], placement: Placement | None, rows: Indices, found: Bytes) -> None:
+    """Rows of one slice, into `found`."""
     assert placement is not None, "a slot with bytes has a placement"
-    buffer = buffers[placement.buffer]
-    view = buffer.view(placement.offset, placement.nbytes)
-    if view is not None:
-        with view:
-            whole = np.frombuffer(view, np.uint8).reshape(-1, width)
-            np.take(whole, rows, axis=0, out=found, mode="clip")  # "raise" would gather into a second array first
-            del whole  # or the view could not be released
-        return
-    order = np.argsort(rows, kind="stable")
-    ordered = rows[order]
-    for start, stop in _close_together(ordered, width):
-        first, last = int(ordered[start]), int(ordered[stop - 1])
-        span = np.empty((last - first + 1, width), np.uint8)
-        buffer.read_into(placement.offset + first * width, span.data.cast("B"))
-        found[order[start:stop]] = span[ordered[start:stop] - first]
-
-
-def _close_together(ordered: Indices, width: int) -> Iterator[tuple[int, int]]:
-    """Ranges of `ordered` that are read at once: gaps are small, and a span has at most a block (or one row)."""
-    apart = np.flatnonzero(np.diff(ordered) * width > MAX_GAP_BYTES + width) + 1
-    for start, stop in zip((0, *apart.tolist()), (*apart.tolist(), len(ordered)), strict=True):
-        while start < stop:
-            limit = int(ordered[start]) + max(1, BLOCK_BYTES // width)
-            end = start + int(np.searchsorted(ordered[start:stop], limit, side="left"))
-            yield start, end
-            start = end
+    buffers[placement.buffer].read_rows(placement.offset, rows, found)

@@ -18,6 +18,8 @@ _libc.mmap.restype = _void_p
 for _name in ("munmap", "mlock", "munlock"):
     getattr(_libc, _name).argtypes = [_void_p, _size_t]
 _libc.madvise.argtypes = [_void_p, _size_t, _int]
+_libc.pwritev.argtypes = [_int, _void_p, _int, ctypes.c_longlong]
+_libc.pwritev.restype = ctypes.c_ssize_t
 _libc.fstatfs.argtypes = [_int, ctypes.c_char_p]
 _libc.fstatfs.restype = _int
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
@@ -57,6 +59,18 @@ def lock(address: int, length: int) -> None:
 def unlock(address: int, length: int) -> None:
     """munlock. Raises OSError."""
     _checked(_libc.munlock(address, length), "munlock")
+
+
+def write_from(fd: int, entries: int, count: int) -> int:
+    """pwritev at offset 0, from the `count` iovecs at the address `entries`; answers the bytes written.
+
+    A place that cannot be read ends the write early. Raises OSError.
+    """
+    written: int = _libc.pwritev(fd, entries, count, 0)
+    if written < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"pwritev: {os.strerror(number)}")
+    return written
 
 
 def filesystem_magic(fd: int) -> int:

@@ -7,8 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from app.errors import FileError
 from app.modelfile import libc
+from app.modelfile.gathering import gather
 from app.modelfile.opening import errno_name, read_failed, require_identity
 from app.modelfile.reading import ReadInto, read_exactly
 from app.modelfile.text import shown
@@ -67,6 +71,20 @@ class MappedRange:
         """
         assert offset + target.nbytes <= self.nbytes
         read_exactly(self._fd, self.offset + offset, target, self._path, self._identity, self._preadv)
+
+    def read_rows(self, offset: int, rows: NDArray[np.int64], target: NDArray[np.uint8]) -> None:
+        """Fill the rows of `target` (uint8, contiguous) from rows of the same width that begin at byte `offset`.
+
+        Raises FileError.
+        """
+        width = target.shape[1]
+        assert offset + (int(rows.max(initial=-1)) + 1) * width <= self.nbytes
+        if gather((rows * width + (self.address + offset)).astype(np.uint64), target):
+            require_identity(self._fd, self._identity, self._path)  # what follows a new end of the file reads as zeros
+            return
+        flat = target.reshape(-1).data
+        for place, row in enumerate(rows.tolist()):
+            self.read_into(offset + row * width, flat[place * width : (place + 1) * width])
 
     def populate(self, stop: threading.Event, progress: Callable[[int], None] | None = None) -> None:
         """Have the kernel read the range and fill the page tables, in pieces, until done or `stop` is set.
