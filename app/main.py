@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # a command that needs no daemon shall not wait for its imports
-    from fastapi import FastAPI
-
+    from app.api.app import Application
     from app.loading.run import World
     from app.service import LoaderService
     from app.settings import Settings
@@ -20,7 +19,7 @@ if TYPE_CHECKING:  # a command that needs no daemon shall not wait for its impor
 class Daemon:
     """A composed daemon: the application to serve, and the service, to be closed when serving ends."""
 
-    app: FastAPI
+    app: Application
     service: LoaderService
 
 

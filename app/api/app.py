@@ -43,15 +43,36 @@ _PROBLEM_RESPONSE: Final[dict[str, Any]] = {
 }
 
 
+class Application(FastAPI):
+    """The HTTP application, which describes itself as it is."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The description of the API, with the bodies that the routes read by themselves and the problems they answer.
+
+        FastAPI would promise an error of its own kind instead.
+        """
+        if self.openapi_schema is None:
+            schema = super().openapi()
+            body = PlanBody.model_json_schema(ref_template="#/components/schemas/{model}")
+            parts = body.pop("$defs", {})
+            schema["components"] = {"schemas": {**parts, "PlanBody": body, "Problem": _PROBLEM_SCHEMA}}
+            for operations in schema["paths"].values():
+                for operation in operations.values():
+                    operation["responses"].pop("422", None)
+                    operation["responses"]["default"] = _PROBLEM_RESPONSE
+        assert self.openapi_schema is not None
+        return self.openapi_schema
+
+
 def create_app(
     service: LoaderService,
     registry: CollectorRegistry,
     *,
     observe: ObserveRequest,
     limits: ApiLimits = DEFAULT_LIMITS,
-) -> FastAPI:
+) -> Application:
     """The application over `service`; `observe` is told of every request, `registry` is what `/metrics` shows."""
-    app = _Application(
+    app = Application(
         title="ggufd",
         version=__version__,
         summary="A daemon that loads GGUF models on request",
@@ -72,25 +93,6 @@ def create_app(
     app.add_exception_handler(Exception, _unforeseen)
     app.add_middleware(Observing, observe=observe)
     return app
-
-
-class _Application(FastAPI):
-    def openapi(self) -> dict[str, Any]:
-        """The description of the API, with the bodies that the routes read by themselves and the problems they answer.
-
-        FastAPI would promise an error of its own kind instead.
-        """
-        if self.openapi_schema is None:
-            schema = super().openapi()
-            body = PlanBody.model_json_schema(ref_template="#/components/schemas/{model}")
-            parts = body.pop("$defs", {})
-            schema["components"] = {"schemas": {**parts, "PlanBody": body, "Problem": _PROBLEM_SCHEMA}}
-            for operations in schema["paths"].values():
-                for operation in operations.values():
-                    operation["responses"].pop("422", None)
-                    operation["responses"]["default"] = _PROBLEM_RESPONSE
-        assert self.openapi_schema is not None
-        return self.openapi_schema
 
 
 async def _deliberate(_request: Request, error: Exception) -> Response:
