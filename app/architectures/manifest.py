@@ -45,8 +45,12 @@ class Match:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A file held against a manifest. `missing` and `wrong` are in manifest order, `extra` in file order."""
+    """A file held against a manifest. `missing` and `wrong` are in manifest order, `extra` in file order.
 
+    `file` is its path, as errors show it.
+    """
+
+    file: str
     matches: tuple[Match, ...]
     missing: tuple[Expected, ...]
     wrong: tuple[Match, ...]
@@ -67,9 +71,10 @@ class Comparison:
         if first is not None and self.missing and self.missing[0] is first:
             fused = first.fused.tensor_name(first.layer) if first.fused is not None else None
             raise MetadataError(
-                f"tensor {first.name} is missing, expected with shape {list(first.shape)}"
+                f"{self.file}: tensor {first.name} is missing, expected with shape {list(first.shape)}"
                 + (f" (or {fused} in its place)" if fused else ""),
                 code="missing_tensor",
+                file=self.file,
                 tensor=first.name,
                 alternative=fused,
                 expected=[*first.shape],
@@ -78,8 +83,10 @@ class Comparison:
         if first is not None:
             found = self.wrong[0].tensor
             raise MetadataError(
-                f"tensor {first.name} has shape {list(found.shape)}, expected {list(first.shape)} from the metadata",
+                f"{self.file}: tensor {first.name} has shape {list(found.shape)}, "
+                f"expected {list(first.shape)} from the metadata",
                 code="wrong_shape",
+                file=self.file,
                 tensor=first.name,
                 expected=[*first.shape],
                 found=[*found.shape],
@@ -87,10 +94,10 @@ class Comparison:
         if self.extra:
             names = [tensor.name for tensor in self.extra]
             raise MetadataError(
-                f"the file has {len(names)} tensor{'s' if len(names) > 1 else ''} the architecture does not know: "
-                + ", ".join(names[:5])
-                + (", …" if len(names) > 5 else ""),
+                f"{self.file}: the file has {len(names)} tensor{'s' if len(names) > 1 else ''} "
+                "the architecture does not know: " + ", ".join(names[:5]) + (", …" if len(names) > 5 else ""),
                 code="unexpected_tensor",
+                file=self.file,
                 tensor=names[0],
                 unexpected=[*names[:20]],
                 expected=len(self.matches),
@@ -103,8 +110,8 @@ def is_unused(expected: Expected) -> bool:
     return expected.unused or expected.role.op is Op.NONE
 
 
-def compare(tensors: Mapping[str, TensorInfo], manifest: Iterable[Expected]) -> Comparison:
-    """Hold a file's tensors (by name) against a manifest; decides nothing, raises nothing."""
+def compare(tensors: Mapping[str, TensorInfo], manifest: Iterable[Expected], file: str) -> Comparison:
+    """Hold the tensors of `file` (by name) against a manifest; decides nothing, raises nothing."""
     matches: list[Match] = []
     missing: list[Expected] = []
     wrong: list[Match] = []
@@ -127,6 +134,7 @@ def compare(tensors: Mapping[str, TensorInfo], manifest: Iterable[Expected]) -> 
             first_problem = first_problem or expected
     extra = tuple(tensor for tensor in tensors.values() if tensor.name not in known)
     return Comparison(
+        file=file,
         matches=tuple(matches),
         missing=tuple(missing),
         wrong=tuple(wrong),

@@ -12,6 +12,7 @@ from app.architectures.hparams import HParams
 from app.architectures.manifest import Comparison, compare
 from app.architectures.registry import Catalog
 from app.errors import MetadataError
+from app.modelfile.text import shown
 from app.modelfile.types import KeyValue, ModelFile, ValueType
 from app.modelfile.vocabulary import check_vocabulary
 
@@ -32,7 +33,8 @@ class Understanding:
     def comparison(self) -> Comparison:
         """The file's tensors held against the architecture's manifest."""
         manifest = with_scales(self.architecture.manifest)
-        return compare(self.model.by_name, manifest(self.hparams, self.model.by_name))
+        file = shown(self.model.shards[0].path)
+        return compare(self.model.by_name, manifest(self.hparams, self.model.by_name), file)
 
     def facts(self) -> dict[str, Any]:
         """The model's facts as JSON, under the reference's names; flags are 0 or 1."""
@@ -87,8 +89,19 @@ def understand(model: ModelFile, catalog: Catalog) -> Understanding:
     """Look up what `model` is and read its hyperparameters.
 
     Raises MetadataError: not_a_model (a projector, an adapter), no_tensors (a vocabulary alone),
-    unsupported_architecture, missing_key, wrong_key_type, bad_value, bad_tokenizer; FileError file_changed.
+    unsupported_architecture, missing_key, wrong_key_type, bad_value, bad_tokenizer.
     """
+    file = shown(model.shards[0].path)
+    try:
+        architecture, hparams = _recognise(model, catalog)
+    except MetadataError as error:
+        raise MetadataError(f"{file}: {error.message}", code=error.code, file=file, **error.facts) from error
+    warnings = (*model.warnings, *check_vocabulary(model))
+    return Understanding(model, architecture, hparams, warnings)
+
+
+def _recognise(model: ModelFile, catalog: Catalog) -> tuple[Architecture, HParams]:
+    """What `understand` looks up; errors do not name the file yet."""
     name = _string(model.metadata, "general.architecture")
     kind = _string(model.metadata, "general.type")
     if kind == "mmproj":
@@ -99,7 +112,12 @@ def understand(model: ModelFile, catalog: Catalog) -> Understanding:
     if architecture.refused is not None:
         raise _not_a_model(architecture.refused, "general.architecture", architecture.refused_code)
     if not model.tensors:
-        raise MetadataError("the file has metadata and no tensors: a vocabulary, not a model", code="no_tensors")
+        raise MetadataError(
+            "the file has metadata and no tensors: a vocabulary, not a model",
+            code="no_tensors",
+            expected="at least one tensor",
+            found=0,
+        )
     file_type = model.metadata.get("general.file_type")
     if file_type is not None and file_type.type is not ValueType.U32:
         raise MetadataError(
@@ -110,8 +128,7 @@ def understand(model: ModelFile, catalog: Catalog) -> Understanding:
             found=file_type.type.name.lower(),
         )
     hparams = architecture.observe(resolve(architecture, model.metadata), model.by_name)
-    warnings = (*model.warnings, *check_vocabulary(model))
-    return Understanding(model, architecture, hparams, warnings)
+    return architecture, hparams
 
 
 def resolve(architecture: Architecture, metadata: Mapping[str, KeyValue]) -> HParams:

@@ -13,7 +13,9 @@ from app.architectures.understanding import understand
 from app.cli.text import plural, printable, table
 from app.errors import GgufdError
 from app.modelfile.reader import read_array, read_model_file
+from app.modelfile.text import shown
 from app.modelfile.types import ArrayValue, KeyValue, ModelFile
+from app.modelfile.vocabulary import duplicate_tokens
 from app.settings import process_settings
 from app.units import human_bytes
 
@@ -45,8 +47,10 @@ def inspection(model: ModelFile) -> dict[str, Any]:
     """
     facts: dict[str, Any] | None = None
     problem: dict[str, Any] | None = None
+    warnings = model.warnings
     try:
         understanding = understand(model, load_catalog())
+        warnings = understanding.warnings
         facts = understanding.facts()
         understanding.comparison.require()
     except GgufdError as error:
@@ -57,8 +61,8 @@ def inspection(model: ModelFile) -> dict[str, Any]:
         counts[tensor.type.name] += 1
         sizes[tensor.type.name] += tensor.nbytes
     return {
-        "file": str(model.path),
-        "files": [str(shard.path) for shard in model.shards],
+        "file": shown(model.path),
+        "files": [shown(shard.path) for shard in model.shards],
         "version": model.version,
         "alignment": model.alignment,
         "size_bytes": sum(shard.identity.size for shard in model.shards),
@@ -68,7 +72,7 @@ def inspection(model: ModelFile) -> dict[str, Any]:
         "loadable": problem is None,
         "problem": problem,
         "model": facts,
-        "warnings": [*model.warnings],
+        "warnings": [*warnings, *duplicate_tokens(model)],
         "types": [{"type": name, "tensors": counts[name], "bytes": sizes[name]} for name, _ in counts.most_common()],
         "metadata": [_entry(model, entry) for entry in model.metadata.values()],
         "tensors": [

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from app.architectures.registry import Catalog
 from app.architectures.understanding import understand
@@ -38,7 +39,11 @@ from app.modelfile.opening import not_found, open_regular
 from app.modelfile.reader import read_model_file
 from app.modelfile.source import filesystem_kind, is_network, open_source
 from app.modelfile.types import ModelFile
+from app.modelfile.vocabulary import duplicate_tokens
 from app.planner.pipeline import plan_split
+from app.units import MIB
+
+_TOKEN_BYTES: Final = MIB  # some seventy thousand tokens, looked through in a hundredth of a second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +122,7 @@ def prepare(request: PlanRequest, world: World, emit: Emit = _ignore) -> Prepare
     Raises NotFoundError, AccessError, FileError, MetadataError, PlanError. A plan that is larger than its devices is
     an answer, not an error.
     """
-    with _named_as_asked(request.model):
-        model = read_model_file(locate(request.model, world.roots), world.limits, world.roots)
+    model = _read(request.model, world)
     emit(_event(world, EventKind.READ, sum(shard.data_start for shard in model.shards)))
     understanding = understand(model, world.catalog)
     known = {name: backend.facts() for name, backend in world.backends.items()}
@@ -135,6 +139,13 @@ def prepare(request: PlanRequest, world: World, emit: Emit = _ignore) -> Prepare
     emit(Planned(prepared))
     emit(_event(world, EventKind.NEGOTIATED))
     return prepared
+
+
+def _read(asked: str, world: World) -> ModelFile:
+    """The model's files, with what is odd about their vocabulary, unless it is so long that looking takes too long."""
+    with _named_as_asked(asked):
+        model = read_model_file(locate(asked, world.roots), world.limits, world.roots)
+    return replace(model, warnings=(*model.warnings, *duplicate_tokens(model, _TOKEN_BYTES)))
 
 
 def check_loadable(request: PlanRequest) -> None:

@@ -1,8 +1,7 @@
-"""The tokenizer's arrays, held against each other: lengths and types as the header has them, tokens by their bytes.
+"""The tokenizer's arrays, held against each other. Lengths and types are judged from the header, nothing is built.
 
 A loader of weights needs no tokenizer, but a file whose tokenizer can't work is refused when it is loaded, not at the
-first request. The rules are the reference's; where it aborts on two equal tokens, a warning is enough here. Those of
-the longest vocabularies are looked for only when somebody asks: it takes four times as long as reading the header.
+first request. The rules are the reference's; where it aborts on two equal tokens, a warning is enough here.
 """
 
 from typing import Final, NoReturn
@@ -11,7 +10,6 @@ from app.errors import Fact, MetadataError
 from app.modelfile.reader import read_strings
 from app.modelfile.text import brief, decode, shown
 from app.modelfile.types import ArrayValue, KeyValue, ModelFile, ValueType
-from app.units import MIB
 
 MODEL: Final = "tokenizer.ggml.model"
 PRE: Final = "tokenizer.ggml.pre"
@@ -22,7 +20,6 @@ MERGES: Final = "tokenizer.ggml.merges"
 SUPPRESS: Final = "tokenizer.ggml.suppress_tokens"
 CHARSMAP: Final = "tokenizer.ggml.precompiled_charsmap"
 
-_AT_ONCE: Final = MIB  # of tokens, some seventy thousand; that takes a hundredth of a second
 _NONE: Final = ("none", "no_vocab")
 _MERGING: Final = ("gpt2", "hybriddna", "whitespace", "gemma4")
 _OTHERS: Final = ("llama", "bert", "t5", "rwkv", "plamo2", "test")
@@ -47,23 +44,19 @@ _BYTES: Final = (ValueType.U8, ValueType.I8)
 def check_vocabulary(model: ModelFile) -> tuple[str, ...]:
     """Refuse a tokenizer whose arrays contradict each other; answers warnings about what is odd and harmless.
 
-    Raises MetadataError: `missing_key` (no tokenizer is named, or it lacks a list), `wrong_key_type`, `bad_tokenizer`;
-    and FileError if the file is no longer the one that was read.
+    Raises MetadataError: `missing_key` (no tokenizer is named, or it lacks a list), `wrong_key_type`, `bad_tokenizer`.
     """
-    warnings = _Tokenizer(model).check()
-    tokens = _tokens(model)
-    if tokens is None or tokens.end - tokens.offset > _AT_ONCE:
-        return warnings
-    return (*warnings, *duplicate_tokens(model))
+    return _Tokenizer(model).check()
 
 
-def duplicate_tokens(model: ModelFile) -> tuple[str, ...]:
-    """A warning if tokens occur twice, the first of them named. Builds the vocabulary, however long it is.
+def duplicate_tokens(model: ModelFile, most_bytes: int | None = None) -> tuple[str, ...]:
+    """A warning if tokens occur twice, the first of them named.
 
-    Raises FileError if the file is no longer the one that was read.
+    Builds the vocabulary, which takes up to four times as long as reading the header did; none that has more than
+    `most_bytes` in the file. Raises FileError if the file is no longer the one that was read.
     """
     tokens = _tokens(model)
-    if tokens is None:
+    if tokens is None or (most_bytes is not None and tokens.end - tokens.offset > most_bytes):
         return ()
     words = read_strings(model, tokens, 0, tokens.count)
     count = len(words) - len(set(words))
