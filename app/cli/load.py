@@ -9,9 +9,9 @@ from typing import Final
 
 from app.cli.progress import ProgressBar
 from app.cli.summary import stage_table
-from app.cli.talking import Talk
 from app.cli.text import printable
 from app.cli.wishes import add_wish_arguments, wish_body
+from app.client import Client
 from app.settings import process_settings
 from app.units import human_bytes
 
@@ -34,14 +34,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Load, and leave the model loaded. An interruption cancels the load."""
     path = os.path.abspath(arguments.model) if os.path.exists(arguments.model) else arguments.model
     body = wish_body(arguments, path)
-    with Talk(arguments.url or process_settings().url) as talk:
-        handle = talk.ask("POST", "/v1/handles", body)
+    with Client(arguments.url or process_settings().url) as daemon:
+        handle = daemon.load(body)
         try:
             with ProgressBar() as progress:
-                handle = talk.watch(handle["id"], progress.show)
+                handle = daemon.wait(handle["id"], show=progress.show)
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one does not wait for the daemon
-            talk.ask("DELETE", f"/v1/handles/{handle['id']}")
+            daemon.release(handle["id"])
             sys.stderr.write("interrupted: the load was cancelled\n")
             return INTERRUPTED
     if arguments.json:
@@ -50,5 +50,5 @@ def run(arguments: argparse.Namespace) -> int:
     held = ", ".join(f"{printable(name)} {human_bytes(size)}" for name, size in handle["allocated_bytes"].items())
     print(f"{printable(handle['model'])} is {handle['state']}: handle {handle['id']}, on {held}\n")
     print(stage_table(handle))
-    print(f"\nrelease it with: curl -X DELETE {talk.url}/v1/handles/{handle['id']}")
+    print(f"\nrelease it with: curl -X DELETE {daemon.url}/v1/handles/{handle['id']}")
     return 0

@@ -13,7 +13,7 @@ from app.cli.child import Child, own_daemon
 from app.cli.progress import ProgressBar
 from app.cli.sample import LINK_NAME, obtain
 from app.cli.summary import plan_summary, stage_table
-from app.cli.talking import Talk
+from app.client import Client
 from app.errors import DeviceError
 from app.settings import cache_folder, process_settings
 from app.units import human_bytes, human_seconds
@@ -42,16 +42,13 @@ def run(arguments: argparse.Namespace) -> int:
     link = obtain(folder, lambda line: _say(f"  {line}"), offline=arguments.offline)
     flags = ["--host", "127.0.0.1", "--port", port if arguments.serve else "0"]
     flags += ["--model-roots", str(folder), "--host-devices", "2", "--log-level", "warning"]
-    with own_daemon(flags) as child, Talk(child.url) as talk:
-        _say(
-            f"\ndaemon\n  {child.url} with the devices "
-            + ", ".join(d["name"] for d in talk.ask("GET", "/v1/devices")["devices"])
-        )
-        handle, plan = _load(talk)
+    with own_daemon(flags) as child, Client(child.url) as daemon:
+        _say(f"\ndaemon\n  {child.url} with the devices " + ", ".join(d["name"] for d in daemon.devices()))
+        handle, plan = _load(daemon)
         _say(f"\n{plan_summary(plan)}")
         if arguments.serve:
             return _stay(child, handle["id"])
-        released = talk.ask("DELETE", f"/v1/handles/{handle['id']}")
+        released = daemon.release(handle["id"])
         _say(f"\nreleased {human_bytes(released['released_bytes'])}")
     if child.process.returncode != 0:
         raise DeviceError(f"the daemon ended with {child.process.returncode}, not with 0", operation="stop")
@@ -60,16 +57,16 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _load(talk: Talk) -> tuple[dict[str, Any], dict[str, Any]]:
+def _load(daemon: Client) -> tuple[dict[str, Any], dict[str, Any]]:
     """Load by the ordinary calls, and show where the time went; answers the handle and its plan."""
     _say(f"\nload\n  POST /v1/handles {json.dumps(BODY)}")
-    accepted = talk.ask("POST", "/v1/handles", BODY)
+    accepted = daemon.load(BODY)
     with ProgressBar() as progress:
-        handle = talk.watch(accepted["id"], progress.show)
+        handle = daemon.wait(accepted["id"], show=progress.show)
     held = ", ".join(f"{name} {human_bytes(size)}" for name, size in handle["allocated_bytes"].items())
     _say(f"  {handle['state']} after {human_seconds(handle['duration_seconds'])}: handle {handle['id']}, on {held}\n")
     _say(stage_table(handle))
-    return handle, talk.ask("GET", f"/v1/handles/{handle['id']}/plan")
+    return handle, daemon.handle_plan(handle["id"])
 
 
 def _stay(child: Child, handle_id: str) -> int:
