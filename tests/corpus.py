@@ -7,12 +7,14 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from app.errors import Fact
 from app.modelfile.types import ValueType
 from app.modelfile.writer import Typed
 from tests.builders import (
     ARCHITECTURE,
+    F32,
     array,
     entry,
     hdr,
@@ -156,6 +158,15 @@ def _twice(folder: Path) -> Path:
     first, second = t0_split(folder, (20, 19))
     second.write_bytes(second.read_bytes().replace(b"blk.1.ffn_down.weight", b"blk.0.ffn_down.weight"))
     return first
+
+
+_LAST = "output_norm.weight"
+
+
+def _last_byte_missing(folder: Path) -> Path:
+    path = t0(folder / "model.gguf", drop=[_LAST], add=[(_LAST, F32, (64,))], alignment=512)
+    os.truncate(path, path.stat().st_size - 257)  # the tensor's last half block is padding
+    return path
 
 
 def _count(value: int) -> Typed:
@@ -316,6 +327,7 @@ CORPUS: tuple[Bad, ...] = (
     Bad("number-as-i32", "wrong_key_type", _split(set_keys={1: {"split.no": Typed(ValueType.I32, 1)}}), "u16"),
     Bad("many-files", "limit_exceeded", _split(set_keys={0: {"split.count": _count(65535)}}), "n_shards"),
     Bad("tensor-in-two-files", "duplicate_tensor", _twice, "is also in"),
+    Bad("last-tensor-one-byte-short", "out_of_bounds", _last_byte_missing, "output_norm", {"tensor": _LAST}),
     Bad("piece-of-a-file", "out_of_bounds", _t0_cut(lambda content: len(content) * 6 // 10), "past the file's end"),
 )
 
@@ -325,10 +337,19 @@ def _cut(path: Path, count: int) -> Path:
     return path
 
 
-def fresh(bad: Bad, folder: Path) -> Path:
-    """Build `bad` in an empty folder of its own below `folder`."""
-    place = folder / bad.name.replace("/", "_")
+class Named(Protocol):
+    """A file of a corpus: its name, and how to make it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def build(self) -> Build: ...
+
+
+def fresh(named: Named, folder: Path) -> Path:
+    """Build a file in an empty folder of its own below `folder`."""
+    place = folder / named.name
     if place.exists():
         shutil.rmtree(place)
     place.mkdir(parents=True)
-    return bad.build(place)
+    return named.build(place)
