@@ -1,4 +1,4 @@
-"""Writes the dashboards: `python -m deploy.grafana.generate`. They are changed in `source/`; a test holds the files to it."""
+"""Writes the dashboards: `python -m deploy.grafana.generate`. Changed in `source/`; a test holds the files to it."""
 
 from pathlib import Path
 
