@@ -1,18 +1,18 @@
 """Every error ggufd raises on purpose.
 
     GgufdError
-    ├── RequestError                 the request cannot be understood                      bad_request
-    │   └── NotFoundError            nothing of that name (or it lies outside the roots)   not_found
-    ├── AccessError                  the caller may not                                    forbidden
-    ├── ConflictError                the thing exists, in a state that forbids this        conflict
-    ├── FileError                    the bytes, or the file that holds them, are bad       bad_file
-    │   └── MetadataError            the metadata contradicts itself or the architecture   bad_metadata
-    ├── PlanError                    no legal plan exists for this model and request       impossible_plan
-    ├── CapacityError                a device has too little memory                        insufficient_memory
-    ├── BusyError                    not now: queue full, still loading, shutting down     busy
-    ├── DeviceError                  a device failed to do what it said it can             device_failed
-    ├── CancelledLoadError           the client released the handle while it was loading   cancelled
-    └── UnreachableError             no daemon answers where a client looked for one       unreachable
+    ├── RequestError                 the request cannot be understood
+    │   └── NotFoundError            nothing of that name (or it lies outside the roots)
+    ├── AccessError                  the caller may not
+    ├── ConflictError                the thing exists, in a state that forbids this
+    ├── FileError                    the bytes, or the file that holds them, are bad
+    │   └── MetadataError            the metadata contradicts itself or the architecture
+    ├── PlanError                    no legal plan exists for this model and request
+    ├── CapacityError                a device has too little memory
+    ├── BusyError                    not now: queue full, still loading, shutting down
+    ├── DeviceError                  a device failed to do what it said it can
+    ├── CancelledLoadError           the client released the handle while it was loading
+    └── UnreachableError             no daemon answers where a client looked for one
 
 A class says whose fault it is (and so which HTTP status, decided in `api/problems.py`); the `code` says which
 fact failed and never changes once published; the facts themselves travel as fields.
@@ -28,17 +28,20 @@ class GgufdError(Exception):
     """Base of all deliberate errors: a message that names the fact, a stable code, and the facts as fields.
 
     `message` is one sentence a person can act on. `facts` are JSON values; their names carry units
-    (`needed_bytes`). `code` is one of the class's `codes`; the first is the default.
+    (`needed_bytes`). `code` is one of the class's `codes`; it may be left out where the class has a `general_code`.
     """
 
     codes: ClassVar[tuple[str, ...]] = ("internal",)
+    general_code: ClassVar[str | None] = "internal"
 
     def __init__(self, message: str, /, *, code: str | None = None, **facts: Fact) -> None:
         super().__init__(message)
+        code = code or self.general_code
+        assert code is not None, f"{type(self).__name__} needs a code: which fact failed?"
+        assert code in self.codes, f"{code} is not a code of {type(self).__name__}"
         self.message: Final = message
-        self.code: Final = code if code is not None else self.codes[0]
+        self.code: Final = code
         self.facts: Final[Mapping[str, Fact]] = facts
-        assert self.code in self.codes, f"{self.code} is not a code of {type(self).__name__}"
 
     def __str__(self) -> str:
         return self.message
@@ -47,6 +50,7 @@ class GgufdError(Exception):
 class RequestError(GgufdError):
     """The request is malformed: a field, a ratio, a pattern, a device that cannot be meant. Fact: `field`."""
 
+    general_code = "bad_request"
     codes: ClassVar[tuple[str, ...]] = (
         "bad_request",
         "payload_too_large",
@@ -60,11 +64,11 @@ class RequestError(GgufdError):
 class NotFoundError(RequestError):
     """Nothing of that name. A model path outside the roots gets the very same answer as a missing one."""
 
+    general_code = "not_found"
     codes: ClassVar[tuple[str, ...]] = (
         "not_found",
         "model_not_found",
         "handle_not_found",
-        "architecture_not_found",
         "tensor_not_found",
         "key_not_found",
     )
@@ -73,18 +77,17 @@ class NotFoundError(RequestError):
 class AccessError(GgufdError):
     """The file system or a missing right forbids it."""
 
-    codes: ClassVar[tuple[str, ...]] = ("forbidden", "permission_denied")
+    general_code = "permission_denied"
+    codes: ClassVar[tuple[str, ...]] = ("permission_denied",)
 
 
 class ConflictError(GgufdError):
     """The request contradicts what is already there."""
 
+    general_code = None
     codes: ClassVar[tuple[str, ...]] = (
-        "conflict",
         "idempotency_conflict",
-        "in_use",
         "illegal_transition",
-        "stale_plan",
         "not_resident",
     )
 
@@ -92,8 +95,8 @@ class ConflictError(GgufdError):
 class FileError(GgufdError):
     """The file is not a GGUF file we can trust. Facts: `file`, and `key` or `tensor`, `expected`, `found`."""
 
+    general_code = None
     codes: ClassVar[tuple[str, ...]] = (
-        "bad_file",
         "empty_file",
         "bad_magic",
         "unsupported_version",
@@ -123,7 +126,6 @@ class MetadataError(FileError):
     """The metadata or the set of tensors is not what the architecture needs."""
 
     codes: ClassVar[tuple[str, ...]] = (
-        "bad_metadata",
         "missing_key",
         "wrong_key_type",
         "bad_value",
@@ -140,6 +142,7 @@ class MetadataError(FileError):
 class PlanError(GgufdError):
     """No legal plan exists. Facts: `architecture`, `capability`, `tensor`, `device`, as they apply."""
 
+    general_code = "impossible_plan"
     codes: ClassVar[tuple[str, ...]] = (
         "impossible_plan",
         "unsupported_split",
@@ -151,30 +154,35 @@ class PlanError(GgufdError):
 class CapacityError(GgufdError):
     """A device has too little memory. Facts: `devices`: a list of `{device, needed_bytes, free_bytes}`."""
 
+    general_code = "insufficient_memory"
     codes: ClassVar[tuple[str, ...]] = ("insufficient_memory",)
 
 
 class BusyError(GgufdError):
     """Not now. Fact: `retry_after_seconds`."""
 
-    codes: ClassVar[tuple[str, ...]] = ("busy", "queue_full", "still_loading", "cooling_down", "shutting_down")
+    general_code = None
+    codes: ClassVar[tuple[str, ...]] = ("queue_full", "still_loading", "shutting_down", "not_ready")
 
 
 class DeviceError(GgufdError):
     """A device failed. Facts: `device`, `operation`."""
 
+    general_code = "device_failed"
     codes: ClassVar[tuple[str, ...]] = ("device_failed",)
 
 
 class CancelledLoadError(GgufdError):
     """The handle was released before its load ended."""
 
+    general_code = "cancelled"
     codes: ClassVar[tuple[str, ...]] = ("cancelled",)
 
 
 class UnreachableError(GgufdError):
     """No daemon answers, or it broke off; only clients say this. Fact: `url`."""
 
+    general_code = "unreachable"
     codes: ClassVar[tuple[str, ...]] = ("unreachable",)
 
 

@@ -25,7 +25,7 @@ def add_probe_routes(app: FastAPI, context: ApiContext, registry: CollectorRegis
         ready, reason = await context.workers.run(Pool.PROBE, context.service.ready)
         if ready:
             return answer({"status": "ready"})
-        return problem_answer(BusyError(f"not ready: {reason}"))
+        return problem_answer(BusyError(f"not ready: {reason}", code="not_ready"))
 
     @app.get("/metrics", summary="Metrics for Prometheus")
     async def metrics(request: Request) -> Response:

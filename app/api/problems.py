@@ -46,7 +46,6 @@ _STATUS_BY_CLASS: Final[Mapping[type[GgufdError], int]] = {
 _STATUS_BY_CODE: Final[Mapping[str, int]] = {
     "method_not_allowed": 405,
     "not_acceptable": 406,
-    "stale_plan": 412,
     "payload_too_large": 413,
     "unsupported_media_type": 415,
     "range_not_satisfiable": 416,
@@ -64,21 +63,15 @@ TITLES: Final[Mapping[str, str]] = {
     "not_found": "There is nothing here",
     "model_not_found": "There is no such model under the configured roots",
     "handle_not_found": "There is no handle with this id",
-    "architecture_not_found": "The catalog has no architecture of this name",
     "tensor_not_found": "The model has no tensor of this name",
     "key_not_found": "The model has no metadata key of this name",
-    "forbidden": "The caller may not do this",
     "permission_denied": "The file system does not let the daemon read this",
     # what is already there
-    "conflict": "The request contradicts what is already there",
     "idempotency_conflict": "The idempotency key was used with another request",
-    "in_use": "Something still uses it",
     "illegal_transition": "The load's state does not allow this",
     "not_resident": "The handle holds no model any more",
-    "stale_plan": "The file or the devices changed since the plan was made",
     "cancelled": "The handle was released before its load ended",
     # the file
-    "bad_file": "The file cannot be used",
     "empty_file": "The file is empty",
     "bad_magic": "The file is not a GGUF file",
     "unsupported_version": "The file is of a GGUF version that is not supported",
@@ -102,7 +95,6 @@ TITLES: Final[Mapping[str, str]] = {
     "split_name": "The parts of a split model are not named as they must be",
     "split_mismatch": "The parts of a split model do not belong together",
     # the metadata and the set of tensors
-    "bad_metadata": "The metadata contradicts itself",
     "missing_key": "A required metadata key is missing",
     "bad_value": "A metadata value is not possible",
     "bad_tokenizer": "The tokenizer's arrays contradict each other",
@@ -120,11 +112,10 @@ TITLES: Final[Mapping[str, str]] = {
     "insufficient_memory": "A device has too little memory",
     "device_failed": "A device failed",
     # not now
-    "busy": "The daemon cannot do this now",
     "queue_full": "The load queue is full",
     "still_loading": "The load has not come far enough yet",
-    "cooling_down": "The model is left alone for a while after it failed",
     "shutting_down": "The daemon is shutting down",
+    "not_ready": "The daemon cannot take loads at the moment",
     # said by clients alone
     "unreachable": "No daemon answers at this address",
 }

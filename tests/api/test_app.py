@@ -185,7 +185,7 @@ def test_readiness_says_why_not(edge: Edge) -> None:
     assert 200 == edge.ask("GET", "/readyz").status_code
     edge.service.readiness = (False, "no devices are known")
     response = edge.ask("GET", "/readyz")
-    assert "no devices" in require_problem(response, 503, "busy")["detail"]
+    assert "no devices" in require_problem(response, 503, "not_ready")["detail"]
     assert "retry-after" in response.headers
 
 

@@ -33,16 +33,15 @@ def test_a_code_has_one_status_whatever_class_raises_it() -> None:
     [
         (CapacityError("too little", devices=[]), 507),
         (BusyError("full", code="queue_full"), 503),
-        (ConflictError("stale", code="stale_plan"), 412),
-        (ConflictError("no"), 409),
+        (ConflictError("no", code="idempotency_conflict"), 409),
         (CancelledLoadError("gone"), 409),
-        (FileError("bad"), 422),
+        (FileError("bad", code="truncated"), 422),
         (PlanError("bad"), 422),
         (GgufdError("bad"), 500),
     ],
 )
 def test_the_class_gives_the_status(error: GgufdError, status: int) -> None:
-    """Capacity is 507, busy 503, a bad file or plan 422, a conflict 409 and a stale plan 412."""
+    """Capacity is 507, busy 503, a bad file or plan 422, a conflict 409."""
     assert status == problems.status_of(error)
 
 
@@ -55,9 +54,9 @@ def test_facts_are_fields_of_the_problem() -> None:
 
 def test_retry_after_is_whole_seconds_and_only_for_busy() -> None:
     """`Retry-After` is rounded up, at least one second, and belongs to 503 alone."""
-    assert 3 == problems.retry_after_seconds(BusyError("later", retry_after_seconds=2.1))
-    assert 1 == problems.retry_after_seconds(BusyError("later", retry_after_seconds=0))
-    assert 1 == problems.retry_after_seconds(BusyError("later"))
+    assert 3 == problems.retry_after_seconds(BusyError("later", code="still_loading", retry_after_seconds=2.1))
+    assert 1 == problems.retry_after_seconds(BusyError("later", code="still_loading", retry_after_seconds=0))
+    assert 1 == problems.retry_after_seconds(BusyError("later", code="still_loading"))
     assert problems.retry_after_seconds(FileError("never")) is None
 
 
