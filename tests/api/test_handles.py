@@ -306,7 +306,7 @@ async def test_a_daemon_that_shuts_down_takes_no_more_work(small: Small, model: 
         assert 200 == loaded.status_code
         assert daemon.service.close(10)
         require_problem(await client.post("/v1/handles", json={"model": model}), 503, "shutting_down")
-        require_problem(await client.get("/readyz"), 503, "busy")
+        require_problem(await client.get("/readyz"), 503, "not_ready")
         assert "released" == (await client.get(f"/v1/handles/{loaded.json()['id']}")).json()["state"]
         assert 0 == sum(device["allocated_bytes"] for device in (await client.get("/v1/devices")).json()["devices"])
 

@@ -57,7 +57,7 @@ def test_retry_after_is_whole_seconds_and_only_for_busy() -> None:
     assert 3 == problems.retry_after_seconds(BusyError("later", code="still_loading", retry_after_seconds=2.1))
     assert 1 == problems.retry_after_seconds(BusyError("later", code="still_loading", retry_after_seconds=0))
     assert 1 == problems.retry_after_seconds(BusyError("later", code="still_loading"))
-    assert problems.retry_after_seconds(FileError("never")) is None
+    assert problems.retry_after_seconds(FileError("never", code="truncated")) is None
 
 
 def test_the_unforeseen_gives_nothing_away() -> None:
