@@ -173,7 +173,7 @@ def test_a_refused_event_changes_nothing_in_the_claim() -> None:
     one = transferring()
     step(one, EventKind.MOVED, EventKind.VERIFIED)
     with pytest.raises(IllegalTransition):
-        one.fail(FileError("late"), 0, 1000.0)
+        one.fail(FileError("late", code="truncated"), 0, 1000.0)
 
     assert one.failure is None
     assert one.record.state is LoadState.READY
