@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -27,8 +27,13 @@ class Daemon:
 
 
 @contextmanager
-def running_daemon(*flags: str, env: dict[str, str] | None = None) -> Iterator[Daemon]:
-    """`ggufd serve` with `flags` until the block ends; it must then end by itself with 0."""
+def running_daemon(
+    *flags: str, env: dict[str, str] | None = None, before: Callable[[], None] | None = None
+) -> Iterator[Daemon]:
+    """`ggufd serve` with `flags` until the block ends; it must then end by itself with 0.
+
+    `before` is called in the new process before it becomes the daemon.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", "app", "serve", "--port", "0", *flags],
         stdin=subprocess.DEVNULL,
@@ -36,6 +41,7 @@ def running_daemon(*flags: str, env: dict[str, str] | None = None) -> Iterator[D
         stderr=subprocess.PIPE,
         text=True,
         env=env,
+        preexec_fn=before,
     )
     assert process.stdout is not None
     assert process.stderr is not None
