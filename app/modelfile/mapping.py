@@ -80,7 +80,8 @@ class MappedRange:
         width = target.shape[1]
         assert offset + (int(rows.max(initial=-1)) + 1) * width <= self.nbytes
         if gather((rows * width + (self.address + offset)).astype(np.uint64), target):
-            require_identity(self._fd, self._identity, self._path)  # what follows a new end of the file reads as zeros
+            if os.fstat(self._fd).st_size < self._identity.size:  # what follows a new end of the file reads as zeros
+                require_identity(self._fd, self._identity, self._path)
             return
         flat = target.reshape(-1).data
         for place, row in enumerate(rows.tolist()):
