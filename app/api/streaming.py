@@ -1,5 +1,6 @@
 """Long answers sent piece by piece: each made on a worker's thread, none made ahead of a client that does not read."""
 
+import asyncio
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -10,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.workers import Pool, Workers
 from app.errors import GgufdError
+from app.modelfile.text import shown
 
 _log: Final = logging.getLogger("ggufd.read")
 
@@ -33,16 +35,19 @@ class PieceResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
-        async with anyio.create_task_group() as group:
+        try:
+            async with anyio.create_task_group() as group:
 
-            async def watch() -> None:
-                while (await receive())["type"] != "http.disconnect":
-                    pass
+                async def watch() -> None:
+                    while (await receive())["type"] != "http.disconnect":
+                        pass
+                    group.cancel_scope.cancel()
+
+                group.start_soon(watch)
+                await self._send(scope, send)
                 group.cancel_scope.cancel()
-
-            group.start_soon(watch)
-            await self._send(scope, send)
-            group.cancel_scope.cancel()
+        except asyncio.CancelledError:  # nothing is left to do here but to end, and the server tells it at length
+            _log.warning("answer to %s broken off: the daemon stops", shown(scope["path"]))
 
     async def _send(self, scope: Scope, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -50,6 +55,6 @@ class PieceResponse(Response):
             while (piece := await self._workers.run(self._pool, lambda: next(self._pieces, None))) is not None:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         except GgufdError as error:
-            _log.warning("answer to %s broken off: %s: %s", scope["path"], error.code, error.message)
+            _log.warning("answer to %s broken off: %s: %s", shown(scope["path"]), error.code, error.message)
             return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
