@@ -14,7 +14,10 @@ from app.errors import BusyError, ConflictError, FileError, GgufdError, NotFound
 from app.loading.lifecycle import HOLDING, NANOSECONDS, STAGES, UNDER_WAY, EventKind, LoadState, takes
 from app.loading.request import PlanRequest, check_request
 from app.loading.run import World, check_loadable, check_path, prepare
+from app.modelfile.warmth import Warmth
 from app.residency.claim import Claim
+from app.residency.description import Description
+from app.residency.files import FilePage, ModelFiles
 from app.residency.handles import HandleView, Released
 from app.residency.keeper import Keeper, internal_error, log_fault
 from app.residency.notices import HeaderRejected, LoadObserver, Notice, PlanEnded, PlanOutcome
@@ -86,6 +89,7 @@ class LoaderService:
         self._world = world
         self._limits = limits or ServiceLimits()
         self._wall = wall
+        self._files = ModelFiles(world)
         self._keeper = Keeper(
             world,
             load_workers=self._limits.load_workers,
@@ -215,6 +219,17 @@ class LoaderService:
     def architectures(self) -> Catalog:
         """What the daemon can load."""
         return self._world.catalog
+
+    def files(self, offset: int, limit: int) -> FilePage:
+        """A page of the models under the roots, with their facts; one that cannot be loaded has its problem."""
+        return self._files.page(offset, limit)
+
+    def file(self, model: str) -> tuple[Description, Warmth]:
+        """What the model at a path is, whether or not it can be loaded, and how warm it is.
+
+        Raises NotFoundError `model_not_found`, AccessError, FileError where there is no file to describe.
+        """
+        return self._files.describe(model)
 
     def snapshot(self) -> Snapshot:
         """The whole service at one moment."""

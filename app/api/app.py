@@ -15,6 +15,7 @@ from app.api.bodies import PlanBody
 from app.api.catalogue import add_catalogue_routes
 from app.api.contents import add_content_routes
 from app.api.context import DEFAULT_LIMITS, ApiContext, ApiLimits
+from app.api.files import add_file_routes
 from app.api.handles import add_handle_routes
 from app.api.observing import ObserveRequest, Observing
 from app.api.probes import add_probe_routes
@@ -86,6 +87,7 @@ def create_app(
     add_tensor_routes(app, context)
     add_content_routes(app, context)
     add_catalogue_routes(app, context)
+    add_file_routes(app, context)
     add_probe_routes(app, context, registry)
     app.add_exception_handler(GgufdError, _deliberate)
     app.add_exception_handler(HTTPException, _refused_by_routing)

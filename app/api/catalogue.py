@@ -7,7 +7,7 @@ from app.api.answers import raw
 from app.api.context import PLAN_BODY, ApiContext
 from app.api.encoding import encode
 from app.api.incoming import json_body
-from app.api.views import architecture_json, device_json
+from app.api.views import catalog_json, device_json
 from app.api.workers import Pool
 
 
@@ -30,6 +30,6 @@ def add_catalogue_routes(app: FastAPI, context: ApiContext) -> None:
     @app.get("/v1/architectures", summary="The catalog of architectures")
     async def architectures() -> Response:
         def render() -> bytes:
-            return encode({"architectures": [architecture_json(one) for one in service.architectures()]})
+            return encode(catalog_json(service.architectures()))
 
         return raw(await workers.run(Pool.VIEW, render))

@@ -25,8 +25,12 @@ def require_known(request: Request, known: Collection[str]) -> None:
             raise RequestError(f"{name}: the parameter is given twice", field=name)
 
 
-def page_facts(request: Request, offset: int, limit: int, count: int) -> dict[str, Any]:
-    """`count` of all there are, `offset`, and `next`: the path of the next page, null on the last."""
-    query = {**request.query_params, "offset": offset + limit, "limit": limit}
-    more = offset + limit < count
+def page_facts(request: Request, offset: int, limit: int, count: int, stop: int | None = None) -> dict[str, Any]:
+    """`count` of all there are, `offset`, and `next`: the path of the next page, null on the last.
+
+    `stop`: where the page ends, if that is before it is full.
+    """
+    stop = offset + limit if stop is None else stop
+    query = {**request.query_params, "offset": stop, "limit": limit}
+    more = stop < count
     return {"count": count, "offset": offset, "next": f"{request.url.path}?{urlencode(query)}" if more else None}

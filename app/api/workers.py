@@ -24,6 +24,7 @@ class Pool(Enum):
     RELEASE = "release"
     READ = "read"
     ROWS = "rows"
+    FILES = "files"
 
 
 THREADS: Final = {
@@ -34,6 +35,7 @@ THREADS: Final = {
     Pool.RELEASE: 32,  # these wait, they do not work
     Pool.READ: 4,  # a download takes its turn again for each piece
     Pool.ROWS: 2,  # busy work, like plans
+    Pool.FILES: 2,  # headers are read and understood here, for plans of nobody
 }
 """How many calls of a kind run at a time; more wait their turn."""
 

@@ -63,9 +63,7 @@ def resolve_common(
     bad_value.
     """
     n_layer_all = _int(read_values(arch, (_BLOCK_COUNT,), metadata, 0)["block_count"])
-    replaced = {param.key for param in own}
-    declared = [param for param in COMMON if param.key not in replaced]
-    values = read_values(arch, (*declared, *own), metadata, n_layer_all)
+    values = read_values(arch, _declared(own), metadata, n_layer_all)
     values["block_count"] = n_layer_all
 
     n_nextn = _int(values["nextn_predict_layers"])
@@ -113,6 +111,36 @@ def resolve_common(
         n_cls_out=_int(labels) if labels else 1,
         n_embd_out_impl=_or(values["embedding_length_out"], 0),
     )
+
+
+def key_problems(arch: str, metadata: Mapping[str, KeyValue], own: Sequence[HParam]) -> tuple[MetadataError, ...]:
+    """Everything that is wrong with the keys one by one, not only what a load would stumble over first.
+
+    What contradicts another key, or misses because of one, is not among it.
+    """
+    found: list[MetadataError] = []
+    try:
+        n_layer_all = _int(read_values(arch, (_BLOCK_COUNT,), metadata, 0)["block_count"])
+        declared = _declared(own)
+    except MetadataError as error:
+        found.append(error)
+        n_layer_all, declared = 0, tuple(param for param in _declared(own) if param.form is not Form.PER_LAYER)
+    for param in declared:
+        try:
+            read_values(arch, (param,), metadata, n_layer_all)
+        except MetadataError as error:
+            found.append(error)
+    try:
+        count_vocabulary(arch, metadata)
+    except MetadataError as error:
+        found.append(error)
+    return tuple(found)
+
+
+def _declared(own: Sequence[HParam]) -> tuple[HParam, ...]:
+    """The common keys and an architecture's own, which replace common ones of the same name."""
+    replaced = {param.key for param in own}
+    return (*(param for param in COMMON if param.key not in replaced), *own)
 
 
 def bad_value(arch: str, key: str, found: int | float | str, expected: str) -> MetadataError:

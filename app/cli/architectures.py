@@ -1,29 +1,72 @@
 """`ggufd architectures`: the catalog as a table, or as JSON."""
 
 import argparse
-import json
-from dataclasses import asdict
+import shutil
+import sys
+import textwrap
+from typing import Any, Final
 
-from app.api.views import architecture_json
+from app.api.encoding import encode
+from app.api.views import catalog_json
 from app.architectures.registry import load_catalog
 from app.cli.text import plural, table
+
+_HEADER: Final = ("architecture", "rope", "splits", "is")
+_NARROWEST: Final = 60
+_SPLIT: Final = "tensor_split"
+_KINDS: Final = ("encoder", "decoder")
+_WORDS: Final = {
+    "lone_expert_is_dense": "one expert is dense",
+    "v_follows_k": "V on the scale of K",
+    "q_gate": "gated Q",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """How to print it."""
-    parser.add_argument("--json", action="store_true", help="print the catalog as JSON")
+    parser.add_argument("--json", action="store_true", help="print the catalog as JSON, as the daemon answers it")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the catalog."""
+    """Print the catalog, fit to the terminal's width."""
     catalog = load_catalog()
     if arguments.json:
-        print(json.dumps([architecture_json(one) for one in catalog], indent=2))
+        sys.stdout.buffer.write(encode(catalog_json(catalog)))
         return 0
-    rows = []
-    for one in catalog:
-        can = [name.replace("_", " ") for name, has in asdict(one.capabilities).items() if has]
-        rows.append((one.name, f"refused: {one.refused}" if one.refused else ", ".join(can)))
-    print(table(rows, header=("architecture", "capabilities")))
-    print(f"\n{plural(len(rows), 'architecture')}")
+    print(as_table(catalog_json(catalog)["architectures"], shutil.get_terminal_size((120, 24)).columns))
+    refused = sum(1 for one in catalog if one.refused)
+    print(f"\n{plural(len(catalog), 'architecture')}, {refused} of them refused;")
+    print("splits: over several devices by tensor, or by layer only")
     return 0
+
+
+def as_table(architectures: list[dict[str, Any]], columns: int) -> str:
+    """A line for each architecture, and more where its words do not fit into `columns`."""
+    rows = [
+        (one["name"], one["rope"], "tensor" if one["capabilities"][_SPLIT] else "layer", _what(one))
+        if not one["refused"]
+        else (one["name"], "-", "-", f"refused: {one['refused']}")
+        for one in architectures
+    ]
+    taken = sum(max(len(row[place]) for row in (*rows, _HEADER)) + 2 for place in range(3)) + 2
+    width = max(columns, _NARROWEST) - taken
+    lines: list[tuple[str, str, str, str]] = []
+    for name, rope, splits, what in rows:
+        first, *rest = textwrap.wrap(what, width) or [""]
+        lines += [(name, rope, splits, first), *(("", "", "", more) for more in rest)]
+    return table(lines, header=_HEADER)
+
+
+_UNUSUAL_WITHOUT: Final = ("flash_attention",)  # said where it is missing
+
+
+def _what(one: dict[str, Any]) -> str:
+    """The capabilities in words; of what nearly all can do, only that one cannot."""
+    words = []
+    for name, has in one["capabilities"].items():
+        word = _WORDS.get(name, name.replace("_", " "))
+        if name in _UNUSUAL_WITHOUT:
+            words += [] if has else [f"no {word}"]
+        elif name != _SPLIT and has:
+            words.append(word)
+    return ", ".join(sorted(words, key=lambda word: (word not in _KINDS, words.index(word))))

@@ -22,7 +22,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "load": "ask a running daemon for a model and watch it load",
     "plan": "show where every tensor of a model would go, and why; loads nothing",
     "verify-plan": "prove that a plan is legal, by its numbers or by computing with the weights",
-    "inspect": "show what is in a GGUF file",
+    "inspect": "show what a GGUF file is, what is missing from it, and what is wrong",
     "architectures": "show the catalog of architectures",
 }
 """Each command's name is its module's (with _ for -); only the module of the command that is asked for is imported."""

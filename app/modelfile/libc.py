@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import os
+from collections import Counter
 from typing import Final
 
 PROT_READ: Final = 1
@@ -18,6 +19,7 @@ _libc.mmap.restype = _void_p
 for _name in ("munmap", "mlock", "munlock"):
     getattr(_libc, _name).argtypes = [_void_p, _size_t]
 _libc.madvise.argtypes = [_void_p, _size_t, _int]
+_libc.mincore.argtypes = [_void_p, _size_t, _void_p]
 _libc.pwritev.argtypes = [_int, _void_p, _int, ctypes.c_longlong]
 _libc.pwritev.restype = ctypes.c_ssize_t
 _libc.fstatfs.argtypes = [_int, ctypes.c_char_p]
@@ -49,6 +51,14 @@ def unmap(address: int, length: int) -> None:
 def advise(address: int, length: int, advice: int) -> None:
     """madvise. Raises OSError."""
     _checked(_libc.madvise(address, length, advice), "madvise")
+
+
+def resident_pages(address: int, length: int) -> int:
+    """mincore: how many pages of the range are in memory. `address` is a multiple of the page. Raises OSError."""
+    states = ctypes.create_string_buffer(-(-length // PAGE))
+    _checked(_libc.mincore(address, length, ctypes.addressof(states)), "mincore")
+    # of each byte only the lowest bit means anything
+    return sum(count for state, count in Counter(states.raw[: -(-length // PAGE)]).items() if state & 1)
 
 
 def lock(address: int, length: int) -> None:

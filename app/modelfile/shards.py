@@ -87,6 +87,12 @@ def read_set(path: Path, limits: ReadLimits, roots: Sequence[Path] | None) -> Mo
     return _model(path, parts, warnings)
 
 
+def place_by_name(name: str) -> tuple[str, int, int] | None:
+    """What a file's name says of its place in a set: what comes before, its number from 1, how many there are."""
+    match = _NAME.search(name)
+    return (name[: match.start()], int(match[1]), int(match[2])) if match is not None else None
+
+
 def _read_part(path: Path, limits: ReadLimits, roots: Sequence[Path] | None, index: int = 0) -> _Part:
     with open_regular(path, roots) as file:
         header = read_header(file, limits, index)

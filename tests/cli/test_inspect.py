@@ -1,9 +1,11 @@
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.ggml import BY_NAME
 from app.main import main
 from tests.builders import t0, vocabulary
 
@@ -35,21 +37,19 @@ def test_json_has_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     """The JSON carries facts, metadata, types and every tensor."""
     found = as_json(capsys, t0(tmp_path / "t0.gguf"))
     assert (True, None, 21, 312_576, 3) == tuple(
-        found[key] for key in ("loadable", "problem", "n_tensors", "weights_bytes", "version")
+        found[key] for key in ("loadable", "problem", "n_tensors", "n_bytes", "version")
     )
     assert "llama" == found["model"]["arch"]
-    assert 21 == len(found["tensors"]) == sum(one["tensors"] for one in found["types"])
-    assert {"key": "llama.block_count", "type": "u32", "value": 2} in found["metadata"]
+    assert 21 == len(found["tensors"]) == sum(one["tensors"] for one in found["quantisation"]["types"])
+    assert {"key": "llama.block_count", "type": "u32", "value": 2, "complete": True} in found["metadata"]
 
 
 def test_long_arrays_are_abbreviated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a vocabulary its length and its first words are shown."""
     path = t0(tmp_path / "t0.gguf", set_keys=vocabulary(32))
     tokens = next(one for one in as_json(capsys, path)["metadata"] if one["key"] == "tokenizer.ggml.tokens")
-    assert ("array[string]", 32, [f"t{index}" for index in range(8)]) == (
-        tokens["type"],
-        tokens["count"],
-        tokens["first"],
+    assert ("array", "string", 32, [f"t{index}" for index in range(8)], False) == tuple(
+        tokens[name] for name in ("type", "element_type", "count", "value", "complete")
     )
     assert "32: [t0, t1, t2, t3, t4, t5, t6, t7, …]" in inspect(capsys, path)
 
@@ -86,4 +86,50 @@ def test_words_of_strangers_cannot_steer_the_terminal(tmp_path: Path, capsys: py
 def test_numbers_that_json_lacks_are_shown_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An infinite value in the metadata does not make the JSON invalid."""
     path = t0(tmp_path / "t0.gguf", set_keys={"x.scale": float("inf")})
-    assert {"key": "x.scale", "type": "f32", "value": "inf"} in as_json(capsys, path)["metadata"]
+    assert {"key": "x.scale", "type": "f32", "value": "inf", "complete": True} in as_json(capsys, path)["metadata"]
+
+
+def test_disagreements_are_told_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is missing, of a wrong shape and not known is listed, each with what was expected and found."""
+    f32 = BY_NAME["f32"]
+    path = t0(
+        tmp_path / "t0.gguf",
+        drop={"blk.1.ffn_norm.weight"},
+        shapes={"blk.0.attn_k.weight": (64, 48)},
+        add=[("blk.0.foo.weight", f32, (8,))],
+    )
+    words = re.sub(r" +", " ", inspect(capsys, path))
+    for section in (
+        "missing tensors (1)\n blk.1.ffn_norm.weight expected 64\n",
+        "tensors of a wrong shape (1)\n blk.0.attn_k.weight 64 × 48, expected 64 × 32\n",
+        "tensors that the architecture does not know (1)\n blk.0.foo.weight f32 8\n",
+    ):
+        assert section in words
+    found = as_json(capsys, path)
+    assert {"missing": 1, "wrong": 1, "extra": 1, "unused": 0} == found["counts"]
+    assert [64, 32] == found["wrong"][0]["expected"]
+
+
+def test_every_fault_of_the_metadata_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not only the first key that a load would stumble over is named, but all that are missing or wrong."""
+    keys = {"llama.context_length": None, "llama.expert_count": 2000, "llama.rope.scaling.type": "su"}
+    found = as_json(capsys, t0(tmp_path / "t0.gguf", set_keys=keys))
+    assert "missing_key" == found["problem"]["code"]
+    assert {("missing_key", "llama.context_length"), ("bad_value", "llama.expert_count")} < {
+        (one["code"], one["key"]) for one in found["keys"]
+    }
+    assert 3 == len(found["keys"])
+    assert "also wrong in the metadata\n  llama.expert_count is 2000" in inspect(capsys, tmp_path / "t0.gguf")
+
+
+def test_a_file_without_a_header_is_an_error_that_json_has_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a broken file the problem is told, as the command's error or as JSON, and the command ends with 1."""
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"tjgg" + bytes(60))
+    assert 1 == main(["inspect", str(path)])
+    assert capsys.readouterr().err.startswith("ggufd: bad_magic: ")
+    assert 1 == main(["inspect", "--json", str(path)])
+    found = json.loads(capsys.readouterr().out)
+    assert ("bad_magic", 64, None) == (found["problem"]["code"], found["size_bytes"], found["metadata"])
