@@ -18,6 +18,12 @@ from app.units import human_bytes
 _SHOWN_CHARACTERS: Final = 72
 _SHOWN_TENSORS: Final = 20
 _FAILED: Final = 1
+_SECTIONS: Final = (
+    ("missing", "missing tensors"),
+    ("wrong", "tensors of a wrong shape"),
+    ("extra", "tensors that the architecture does not know"),
+    ("unused", "tensors that are never loaded"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,33 +91,30 @@ def _disagreements(found: dict[str, Any]) -> list[str]:
     keys = [printable(one["detail"], 400) for one in found["keys"] if not told.endswith(one["detail"])]
     if keys:
         lines += ["", "also wrong in the metadata", *(f"  {key}" for key in keys)]
-    sections = (
-        ("missing", "missing tensors", lambda one: f"expected {_shape(one['expected'])}{_or(one)}"),
-        (
-            "wrong",
-            "tensors of a wrong shape",
-            lambda one: f"{_shape(one['found'])}, expected {_shape(one['expected'])}",
-        ),
-        ("extra", "tensors that the architecture does not know", lambda one: f"{one['type']} {_shape(one['shape'])}"),
-        ("unused", "tensors that are never loaded", lambda one: f"{one['type']} {_shape(one['shape'])}"),
-    )
-    for member, title, say in sections:
+    for member, title in _SECTIONS:
         listed, count = found[member], found["counts"][member]
         if not count:
             continue
-        rows = [(printable(one["name"]), say(one)) for one in listed[:_SHOWN_TENSORS]]
+        rows = [(printable(one["name"]), _tensor(one)) for one in listed[:_SHOWN_TENSORS]]
         lines += ["", f"{title} ({count})", table(rows)]
         if count > len(rows):
             lines.append(f"  and {count - len(rows)} more")
     return lines
 
 
+def _tensor(one: dict[str, Any]) -> str:
+    """A tensor that disagrees: what it is, what was expected of it."""
+    found = one.get("found") or one.get("shape")
+    words = [] if found is None else [" ".join(filter(None, (one.get("type"), _shape(found))))]
+    if "expected" in one:
+        words.append(f"expected {_shape(one['expected'])}")
+    if one.get("alternative"):
+        words.append(f"or {one['alternative']} in its place")
+    return ", ".join(words)
+
+
 def _shape(extents: Iterable[int]) -> str:
     return " × ".join(map(str, extents))
-
-
-def _or(one: dict[str, Any]) -> str:
-    return f", or {one['alternative']} in its place" if one.get("alternative") else ""
 
 
 def _fact(value: Any) -> str:
