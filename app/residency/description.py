@@ -94,7 +94,7 @@ class Description:
         lists: dict[str, list[dict[str, Any]]] = {"missing": [], "wrong": [], "extra": [], "unused": []}
         if comparison is not None:
             lists = {
-                "missing": [_expected(expected) for expected in comparison.missing],
+                "missing": [{**_expected(expected), **_alternative(expected)} for expected in comparison.missing],
                 "wrong": [{**_expected(match.expected), "found": [*match.tensor.shape]} for match in comparison.wrong],
                 "extra": [_found(tensor) for tensor in comparison.extra],
                 "unused": [_found(tensor) for tensor in comparison.unused],
@@ -220,8 +220,12 @@ def _expected(expected: Expected) -> dict[str, Any]:
         "role": expected.role.label,
         "layer": expected.layer,
         "expected": [*expected.shape],
-        **({"alternative": expected.fused.tensor_name(expected.layer)} if expected.fused is not None else {}),
     }
+
+
+def _alternative(expected: Expected) -> dict[str, Any]:
+    """A fused tensor that would do instead."""
+    return {"alternative": expected.fused.tensor_name(expected.layer)} if expected.fused is not None else {}
 
 
 def _found(tensor: TensorInfo) -> dict[str, Any]:
