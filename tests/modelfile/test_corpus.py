@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import FileError, MetadataError, codes_of
+from app.errors import FileError, codes_of
 from app.modelfile.reader import read_model_file
 from app.units import MIB
 from tests.corpus import CORPUS, Bad, fresh
@@ -15,8 +15,6 @@ from tests.corpus_models import MODELS
 
 # Said when something happens to a good file: tested in test_source.py and test_opening.py.
 _DYNAMIC = {"file_changed", "read_failed"}
-# What an error is called that has no name of its own; nothing that ggufd raises itself.
-_DEFAULTS = {FileError.codes[0], MetadataError.codes[0]}
 
 
 @pytest.mark.parametrize("bad", CORPUS, ids=lambda bad: bad.name)
@@ -58,7 +56,7 @@ def test_each_odd_file_is_read(good: Good, tmp_path: Path) -> None:
 
 def test_every_code_has_a_file() -> None:
     """Each code that a file at rest can be refused with has at least one file here."""
-    due = set(codes_of(FileError)) - _DYNAMIC - _DEFAULTS
+    due = set(codes_of(FileError)) - _DYNAMIC
     assert due == {bad.code for bad in (*CORPUS, *MODELS)}
 
 
