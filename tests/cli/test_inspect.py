@@ -1,4 +1,5 @@
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ import pytest
 
 from app.ggml import BY_NAME
 from app.main import main
+from app.modelfile.types import ValueType
+from app.modelfile.writer import Typed
 from tests.builders import t0, vocabulary
 
 
@@ -133,3 +136,22 @@ def test_a_file_without_a_header_is_an_error_that_json_has_too(
     assert 1 == main(["inspect", "--json", str(path)])
     found = json.loads(capsys.readouterr().out)
     assert ("bad_magic", 64, None) == (found["problem"]["code"], found["size_bytes"], found["metadata"])
+
+
+def test_equal_tokens_are_found_in_any_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two equal tokens are a warning, however long the vocabulary is."""
+    words = [f"a long token {index:08d}" for index in range(50_000)]  # over a megabyte
+    words[7] = words[5]
+    keys = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": Typed(ValueType.STRING, words, array=True)}
+    path = t0(tmp_path / "t0.gguf", set_keys=keys, shapes={"token_embd.weight": (64, 50_000)}, seed=None)
+    assert "the first are 5 and 7, both 'a long token 00000005'" in inspect(capsys, path)
+    (warning,) = as_json(capsys, path)["warnings"]
+    assert warning.startswith("tokenizer.ggml.tokens: 1 tokens occur before")
+
+
+def test_a_path_of_any_bytes_is_shown_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name that is not UTF-8, or holds a line feed, comes escaped, as text and as JSON."""
+    path = t0(Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xff\n.gguf")))
+    escaped = rf"{tmp_path}/a\xff\n.gguf"
+    assert escaped in inspect(capsys, path)
+    assert [escaped] == as_json(capsys, path)["files"]
