@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-import re2
 
 from app.devices.facts import Capabilities
 from app.errors import PlanError, RequestError
 from app.loading.context import ContextRequest, check_context
 from app.loading.negotiation import LoadMode
+from app.planner.patterns import check_pattern
 from app.planner.plan import HOST, MAX_DEVICES, Allocator, Override, SplitMode
 
 MAX_LISTED_DEVICES: Final = 128  # more is no fleet one model is spread over, and would only make plans large
@@ -26,8 +26,6 @@ MAX_OVERRIDES: Final = 4096  # llama_max_tensor_buft_overrides
 MAX_NAME_LENGTH: Final = 128
 _INT32: Final = 2**31
 _INT64: Final = 2**63
-_PATTERN_OPTIONS: Final = re2.Options()
-_PATTERN_OPTIONS.log_errors = False  # a bad pattern is the client's business, told in the answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,38 +229,7 @@ def _check_overrides(overrides: tuple[Override, ...], names: tuple[str, ...]) ->
                 f'{spot}.device: "{_shown(override.device)}" is none of {_listed(places)}',
                 names=places,
             )
-        try:
-            re2.compile(override.pattern, _PATTERN_OPTIONS)
-        except UnicodeEncodeError as error:
-            raise _bad(f"{spot}.pattern", f"{spot}.pattern: not valid Unicode", position=error.start) from error
-        except re2.error as error:
-            reason, position = _pattern_fault(override.pattern, error)
-            raise _bad(f"{spot}.pattern", f"{spot}.pattern: {reason} at {position}", position=position) from error
-
-
-def _pattern_fault(pattern: str, error: Exception) -> tuple[str, int]:
-    """RE2's sentence and the character it speaks of; RE2 tells the faulty piece, and all of it for a lost bracket."""
-    told = error.args[0] if error.args else b""
-    message = told.decode(errors="replace") if isinstance(told, bytes) else str(told)
-    reason, _, piece = message.partition(": ")
-    if piece and piece != pattern:
-        return f"{reason}: {piece}", max(0, pattern.rfind(piece))
-    return reason, _unclosed(pattern)
-
-
-def _unclosed(pattern: str) -> int:
-    """Where the innermost group that is never closed begins; 0 where there is none."""
-    open_at: list[int] = []
-    position = 0
-    while position < len(pattern):
-        if pattern[position] == "\\":
-            position += 1
-        elif pattern[position] == "(":
-            open_at.append(position)
-        elif pattern[position] == ")" and open_at:
-            open_at.pop()
-        position += 1
-    return open_at[-1] if open_at else 0
+        check_pattern(override.pattern, f"{spot}.pattern")
 
 
 def _device_json(device: str | DeclaredDevice) -> str | dict[str, Any]:
@@ -277,11 +244,7 @@ def _device_json(device: str | DeclaredDevice) -> str | dict[str, Any]:
     }
 
 
-def _bad(
-    field: str, message: str, *, position: int | None = None, names: Collection[str] | None = None
-) -> RequestError:
-    if position is not None:
-        return RequestError(message, field=field, position=position)
+def _bad(field: str, message: str, *, names: Collection[str] | None = None) -> RequestError:
     if names is not None:
         return RequestError(message, field=field, devices=list(names))
     return RequestError(message, field=field)

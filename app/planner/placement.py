@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import re2
 
 from app.architectures.roles import LayerClass
-from app.errors import RequestError
+from app.planner.patterns import Patterns
 from app.planner.plan import HOST, Classified, Override, PlanDevice, SplitMode, SplitTargets
 
 
@@ -71,42 +70,25 @@ def _first_above(points: Sequence[np.float32], unit: int, offloaded: int) -> int
 
 
 class Overrides:
-    """Compiled overrides: the first pattern found in a tensor's name decides its device."""
+    """The request's overrides: the first pattern found in a tensor's name decides its device."""
 
     def __init__(self, overrides: Sequence[Override]) -> None:
-        self._rules = [(_compile(override.pattern), override) for override in overrides]
-        self._unmatched = {override.pattern for override in overrides}
+        self._overrides = overrides
+        self._patterns = Patterns([override.pattern for override in overrides], "overrides")
+        self._unmatched = dict.fromkeys(override.pattern for override in overrides)
 
     def device_for(self, name: str) -> Override | None:
         """The override that applies to the tensor called `name`, if any."""
-        for pattern, override in self._rules:
-            if pattern.search(name):
-                self._unmatched.discard(override.pattern)
-                return override
-        return None
+        index = self._patterns.first(name)
+        if index is None:
+            return None
+        override = self._overrides[index]
+        self._unmatched.pop(override.pattern, None)
+        return override
 
     def warnings(self) -> tuple[str, ...]:
         """One sentence per pattern that decided nothing."""
-        return tuple(
-            f"override {override.pattern!r} matched no tensor"
-            for _, override in self._rules
-            if override.pattern in self._unmatched
-        )
-
-
-_OPTIONS = re2.Options()
-_OPTIONS.log_errors = False
-
-
-def _compile(pattern: str) -> "re2._Regexp":
-    try:
-        return re2.compile(pattern, options=_OPTIONS)
-    except re2.error as error:
-        detail = error.args[0] if error.args else "invalid"
-        detail = detail.decode("utf-8", "replace") if isinstance(detail, bytes) else str(detail)
-        raise RequestError(
-            f"overrides: {pattern!r} is no valid pattern: {detail}", field="overrides", pattern=pattern
-        ) from None
+        return tuple(f"override {pattern!r} decided no tensor's device" for pattern in self._unmatched)
 
 
 def home_of(tensor: Classified, units: Units) -> tuple[str | None, str]:

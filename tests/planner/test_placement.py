@@ -151,7 +151,7 @@ def test_experts_can_stay_on_the_host(tmp_path: Path) -> None:
 def test_an_override_that_matches_nothing_is_a_warning(tmp_path: Path) -> None:
     """A pattern without a match changes nothing and is told."""
     plan = _plan(t0(tmp_path / "m.gguf"), ("nothing_like_this", "host"))
-    assert ("override 'nothing_like_this' matched no tensor",) == plan.warnings
+    assert ("override 'nothing_like_this' decided no tensor's device",) == plan.warnings
 
 
 def test_a_broken_pattern_is_the_requests_fault(tmp_path: Path) -> None:
