@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.builders import t0
-from tests.deploy.deployment import ROOT, load_yaml
+from tests.deploy.deployment import ROOT
 from tests.deploy.dockerfile import Builder, Stage, parse, start
 from tests.deploy.prometheus import tool
 
@@ -186,13 +186,3 @@ def _du(folder: Path) -> int:
 def _exit_code(image: Stage, command: list[str], variables: dict[str, str], models: Path) -> int:
     wrapped = start(image, command, variables, {image.volumes[0]: models})
     return subprocess.run(wrapped, capture_output=True, timeout=30).returncode
-
-
-@pytest.mark.system
-def test_compose_starts_the_image_as_it_was_proved() -> None:
-    """The compose file asks for what the test above stands for: a read-only root, no capability, a read-only volume."""
-    service = load_yaml(ROOT / "deploy/compose.yaml")["services"]["ggufd"]
-    assert service["read_only"] is True
-    assert ["ALL"] == service["cap_drop"]
-    assert ["no-new-privileges:true"] == service["security_opt"]
-    assert any(volume.endswith(":/models:ro") for volume in service["volumes"])

@@ -40,8 +40,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
             "showLegend": True,
             "values": ["value", "percent"],
         },
+        "orientation": "auto",
         "pieType": "donut",
         "reduceOptions": _REDUCED,
+        "sort": "desc",
         "tooltip": {"mode": "single", "sort": "none"},
     },
     "heatmap": {
@@ -60,10 +62,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "filterValues": {"le": 1e-9},
         "legend": {"show": True},
         "rowsFrame": {"layout": "auto"},
+        "showValue": "never",
         "tooltip": {"mode": "single", "showColorScale": False, "yHistogram": False},
         "yAxis": {"axisPlacement": "left", "reverse": False, "unit": "s"},
     },
-    "table": {"cellHeight": "sm", "showHeader": True},
+    "table": {"cellHeight": "sm", "frameIndex": 0, "showHeader": True},
 }
 _HIDDEN = {"legend": False, "tooltip": False, "viz": False}
 CUSTOM: dict[str, dict[str, Any]] = {

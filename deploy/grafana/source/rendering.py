@@ -61,7 +61,6 @@ def _link() -> dict[str, Any]:
 
 def _variables(devices: bool) -> list[dict[str, Any]]:
     source = {
-        "current": {},
         "hide": 0,
         "includeAll": False,
         "label": "Data source",
@@ -85,7 +84,6 @@ def _query_variable(name: str, label: str, query: str) -> dict[str, Any]:
         "allValue": ".*",
         "current": {"text": ["All"], "value": ["$__all"]},
         "datasource": SOURCE,
-        "definition": query,
         "hide": 0,
         "includeAll": True,
         "label": label,
