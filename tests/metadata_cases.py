@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from app.errors import Fact
 from app.modelfile.types import ValueType
 from app.modelfile.writer import MetadataValue, Typed, write_gguf
 from tests.builders import F32, Spec, build, llama_keys, llama_tensors, shard_name, split_keys, t0, t0_moe, vocabulary
@@ -177,7 +178,7 @@ ACCEPTED: tuple[Accepted, ...] = (
 
 
 def _length(key: str) -> Bad:
-    facts = {"key": f"openelm.{key}", "expected": 2, "found": 3}
+    facts: dict[str, Fact] = {"key": f"openelm.{key}", "expected": 2, "found": 3}
     return Bad(f"{key}-of-3", "bad_value", _made(openelm, keys={key: _i32(2, 4, 4)}), "3 elements", facts)
 
 
@@ -186,7 +187,7 @@ def _count(name: str, key: str, found: int, **keys: MetadataValue | None) -> Bad
 
 
 def _shape(name: str, make: Build, tensor: str, expected: list[int], found: list[int]) -> Bad:
-    return Bad(name, "wrong_shape", make, tensor, {"tensor": tensor, "expected": expected, "found": found})
+    return Bad(name, "wrong_shape", make, tensor, {"tensor": tensor, "expected": [*expected], "found": [*found]})
 
 
 REFUSED: tuple[Bad, ...] = (

@@ -77,10 +77,11 @@ class _Walk:
     def run(self) -> Findings:
         self._deadline = self.clock() + self.limits.seconds
         self._real_roots = [os.path.realpath(root) for root in self.roots]
-        waiting: deque[tuple[int, str, int]] = deque((number, "", 0) for number in range(len(self.roots)))
+        roots: deque[tuple[int, str, int]] = deque((number, "", 0) for number in range(len(self.roots)))
+        waiting: deque[tuple[int, str, int]] = deque()
         linked: deque[tuple[int, str, int]] = deque()
-        while (waiting or linked) and not self._exhausted():
-            number, folder, depth = waiting.popleft() if waiting else linked.popleft()
+        while (queue := waiting or roots or linked) and not self._exhausted():
+            number, folder, depth = queue.popleft()
             self._enter(number, folder, depth, waiting, linked)
         found = [
             FoundModel(root=self.roots[number], names=tuple(sorted(names)))
