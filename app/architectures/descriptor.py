@@ -39,6 +39,15 @@ class Capabilities:
     lone_expert_is_dense: bool = False
     flash_attention: bool = True
 
+    @property
+    def q_parts(self) -> int:
+        """How many parts of its head size a head of Q has: itself, and its gate if it carries one."""
+        return 2 if self.q_gate else 1
+
+    def is_linear(self, hparams: HParams, layer: int) -> bool:
+        """Whether `layer` computes linear attention, in the layout of delta-rule layers."""
+        return self.linear_attention and hparams.is_recr[layer]
+
 
 def unknown_size(_hparams: HParams) -> str:
     """The name of a size nobody has named."""

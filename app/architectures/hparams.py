@@ -205,6 +205,19 @@ class HParams:
         """Whether `layer` has keys and values of its own."""
         return self.n_layer_kv_from_start < 0 or layer < self.n_layer_kv_from_start
 
+    def is_fused_up(self, layer: int, extent: int) -> bool:
+        """Whether an up projection with `extent` rows holds gate and up one after the other."""
+        return extent == 2 * self.n_ff[layer] != 0
+
+    @property
+    def linear_widths(self) -> tuple[int, int, int]:
+        """Of linear attention: the width of all keys (as of all queries), of all values, and value heads per key head.
+
+        The last is 0 where there are no key heads.
+        """
+        keys, values = self.ssm_d_state * self.ssm_n_group, self.ssm_d_state * self.ssm_dt_rank
+        return keys, values, self.ssm_dt_rank // self.ssm_n_group if self.ssm_n_group else 0
+
     @property
     def n_embd_inp(self) -> int:
         """Width of an input embedding."""

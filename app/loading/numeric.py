@@ -189,7 +189,7 @@ class _Attention:
         self.weights = weights
         self._head_k, self._head_v = hp.n_embd_head_k(layer), hp.n_embd_head_v(layer)
         self._group = hp.n_gqa(layer)
-        self._gate = 2 if understanding.architecture.capabilities.q_gate else 1
+        self._gate = understanding.architecture.capabilities.q_parts
         self._n_q = self._gate * hp.n_head[layer] * self._head_k
         self._n_k = hp.n_embd_k_gqa(layer)
 

@@ -90,7 +90,7 @@ class _Heads:
 
 
 def _q_step(context: SplitContext, heads: _Heads) -> int:
-    return lcm(2 * heads.group, heads.block) if context.capabilities.q_gate else heads.q
+    return lcm(context.capabilities.q_parts * heads.group, heads.block)
 
 
 def _q(context: SplitContext, _count: int) -> tuple[Steps, str]:

@@ -187,7 +187,7 @@ def _cut(layer: Mapping[str, PlannedTensor], *wanted: Role) -> Iterator[PlannedT
 
 
 def _attention(layers: PlannedLayers, number: int, layer: Layer) -> Iterator[Fault | Numbers]:
-    hp, gate = layers.hparams, 2 if layers.capabilities.q_gate else 1
+    hp, parts_of_q = layers.hparams, layers.capabilities.q_parts
     out = layer.get(roles.ATTN_OUT.label)
     if out is None or hp.is_recr[number]:
         return
@@ -197,7 +197,7 @@ def _attention(layers: PlannedLayers, number: int, layer: Layer) -> Iterator[Fau
     gated = layer.get(roles.ATTN_GATE.label)
     gate_width = gated.shape[1] // max(hp.n_head[number], 1) if gated is not None else 0
     parts = (
-        ("Q", (roles.ATTN_Q, roles.ATTN_Q.bias), gate * head_k, 1),
+        ("Q", (roles.ATTN_Q, roles.ATTN_Q.bias), parts_of_q * head_k, 1),
         ("K", (roles.ATTN_K, roles.ATTN_K.bias), head_k, group),
         ("V", (roles.ATTN_V, roles.ATTN_V.bias), head_v, group),
         ("sinks", (roles.ATTN_SINKS,), 1, 1),
@@ -211,7 +211,7 @@ def _attention(layers: PlannedLayers, number: int, layer: Layer) -> Iterator[Fau
         for tensor in _cut(layer, *wanted)
     ]
     for tensor in _cut(layer, roles.ATTN_QKV, roles.ATTN_QKV.bias):
-        meetings += _fused_heads(tensor, gate * head_k, head_k, head_v, group)
+        meetings += _fused_heads(tensor, parts_of_q * head_k, head_k, head_v, group)
     for label, per_head in (("cache_k", head_k), ("cache_v", head_v)):
         cache = layer.get(label)
         if cache is not None and _is_cut(cache):
@@ -237,11 +237,9 @@ def _fused_heads(tensor: PlannedTensor, q: int, k: int, v: int, group: int) -> l
 
 def _state(layers: PlannedLayers, number: int, layer: Layer) -> Iterator[Fault | Numbers]:
     hp = layers.hparams
-    head, ratio = hp.ssm_d_state, hp.ssm_dt_rank // hp.ssm_n_group if hp.ssm_n_group else 0
-    if not layers.capabilities.linear_attention or not head or not ratio:
-        return
+    head, (_, _, ratio) = hp.ssm_d_state, hp.linear_widths
     out = layer.get(roles.SSM_OUT.label)
-    if out is None or not hp.is_recr[number]:
+    if out is None or not layers.capabilities.is_linear(hp, number) or not head or not ratio:
         return
     seam = f"linear attention of layer {number}"
     meetings = []
@@ -349,20 +347,18 @@ def _fused_widths(
     layers: PlannedLayers, number: int, layer: Mapping[str, PlannedTensor]
 ) -> Iterator[tuple[PlannedTensor, tuple[int, ...]]]:
     hp = layers.hparams
-    if layers.capabilities.linear_attention and hp.is_recr[number]:
-        keys, values = hp.ssm_d_state * hp.ssm_n_group, hp.ssm_d_state * hp.ssm_dt_rank
+    if layers.capabilities.is_linear(hp, number):
+        keys, values, _ = hp.linear_widths
         for tensor in _cut(layer, roles.ATTN_QKV, roles.SSM_CONV1D):
             yield tensor, (keys, keys, values)
     else:
-        gate = 2 if layers.capabilities.q_gate else 1
-        n_q = gate * hp.n_head[number] * hp.n_embd_head_k(number)
+        n_q = layers.capabilities.q_parts * hp.n_head[number] * hp.n_embd_head_k(number)
         for tensor in _cut(layer, roles.ATTN_QKV, roles.ATTN_QKV.bias):
             yield tensor, (n_q, hp.n_embd_k_gqa(number), hp.n_embd_v_gqa(number))
     for tensor in _cut(layer, roles.FFN_UP, roles.FFN_UP.bias):
-        n_ff = hp.n_ff[number]
         assert isinstance(tensor.axis, int)
-        if n_ff and tensor.shape[tensor.axis] == 2 * n_ff:
-            yield tensor, (n_ff, n_ff)
+        if hp.is_fused_up(number, tensor.shape[tensor.axis]):
+            yield tensor, (hp.n_ff[number], hp.n_ff[number])
     for tensor in _cut(layer, roles.FFN_GATE_UP_EXPS):
         yield tensor, (hp.n_ff_exp[number], hp.n_ff_exp[number])
 

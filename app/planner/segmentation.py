@@ -83,26 +83,24 @@ def segment(context: SplitContext, overrides: SplitOverrides) -> tuple[tuple[Seg
 def _rules(context: SplitContext) -> Mapping[Role, Rule]:
     if not context.capabilities.linear_attention:
         return _ATTENTION
-    if not context.hparams.is_recr[context.layer]:
+    if not context.capabilities.is_linear(context.hparams, context.layer):
         return _BESIDE_LINEAR
     return _LINEAR_V_ON_K if context.capabilities.v_follows_k else _LINEAR
 
 
 def _qkv(context: SplitContext) -> tuple[Runs, str]:
     hp, layer = context.hparams, context.layer
-    gate = 2 if context.capabilities.q_gate else 1
-    n_q = gate * hp.n_head[layer] * hp.n_embd_head_k(layer)
+    n_q = context.capabilities.q_parts * hp.n_head[layer] * hp.n_embd_head_k(layer)
     n_k, n_v = hp.n_embd_k_gqa(layer), hp.n_embd_v_gqa(layer)
-    with_gate = " with its gate" if gate == 2 else ""
+    with_gate = " with its gate" if context.capabilities.q_gate else ""
     if n_k == n_v:
         return ((n_q, 1), (n_k, 2)), f"Q{with_gate}, then K and V of equal width"
     return ((n_q, 1), (n_k, 1), (n_v, 1)), f"Q{with_gate}, K and V, each of its own width"
 
 
 def _fused_up(context: SplitContext) -> tuple[Runs, str]:
-    n_ff = context.hparams.n_ff[context.layer]
-    if context.extent == 2 * n_ff and n_ff:
-        return ((n_ff, 2),), "gate and up fused in one tensor"
+    if context.hparams.is_fused_up(context.layer, context.extent):
+        return ((context.hparams.n_ff[context.layer], 2),), "gate and up fused in one tensor"
     return ((context.extent, 1),), WHOLE
 
 
@@ -126,48 +124,41 @@ _BESIDE_LINEAR: Final[Mapping[Role, Rule]] = {
 }
 
 
-def _linear_widths(context: SplitContext) -> tuple[int, int, int]:
-    """Width of all keys and of all values of a delta-rule layer, and value heads per key head."""
-    hp = context.hparams
-    ratio = hp.ssm_dt_rank // hp.ssm_n_group if hp.ssm_n_group else 0
-    return hp.ssm_d_state * hp.ssm_n_group, hp.ssm_d_state * hp.ssm_dt_rank, ratio
-
-
 def _linear_qkv(context: SplitContext) -> tuple[Runs, str]:
-    keys, values, _ = _linear_widths(context)
+    keys, values, _ = context.hparams.linear_widths
     return ((keys, 2), (values, 1)), "Q and K of the linear attention, then V"
 
 
 def _linear_qkv_on_k(context: SplitContext) -> tuple[Runs, str]:
-    keys, _, ratio = _linear_widths(context)
+    keys, _, ratio = context.hparams.linear_widths
     return ((keys, 2 + ratio),), "Q, K and V of the linear attention, V in runs of K's width"
 
 
 def _linear_values_on_k(context: SplitContext) -> tuple[Runs, str]:
-    keys, _, ratio = _linear_widths(context)
+    keys, _, ratio = context.hparams.linear_widths
     return ((keys, ratio),), "value heads in runs of K's width"
 
 
 def _linear_heads_on_k(context: SplitContext) -> tuple[Runs, str]:
-    _, _, ratio = _linear_widths(context)
+    _, _, ratio = context.hparams.linear_widths
     return ((context.hparams.ssm_n_group, ratio),), "one value per value head, in runs of the key heads"
 
 
 def _cached_inputs(context: SplitContext) -> tuple[Runs, str]:
-    keys, values, _ = _linear_widths(context)
+    keys, values, _ = context.hparams.linear_widths
     past = context.hparams.ssm_d_conv - 1
     return ((keys * past, 2), (values * past, 1)), "the last inputs of Q and K of the linear attention, then of V"
 
 
 def _cached_inputs_on_k(context: SplitContext) -> tuple[Runs, str]:
-    keys, _, ratio = _linear_widths(context)
+    keys, _, ratio = context.hparams.linear_widths
     past = context.hparams.ssm_d_conv - 1
     return ((keys * past, 2 + ratio),), "the last inputs of Q, K and V of the linear attention, V in runs of K's width"
 
 
 def _cached_states_on_k(context: SplitContext) -> tuple[Runs, str]:
     hp = context.hparams
-    _, _, ratio = _linear_widths(context)
+    _, _, ratio = context.hparams.linear_widths
     return ((hp.ssm_n_group * hp.ssm_d_state * hp.ssm_d_state, ratio),), "a state per value head, in runs of key heads"
 
 
