@@ -5,7 +5,6 @@ Each yields `Expected` tensors in the reference's order. Shapes are in GGUF orde
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import wraps
 
 from app.architectures import roles
@@ -167,7 +166,7 @@ def experts(hp: HParams, layer: int, n_ff_exp: int, *, required: bool = True) ->
 def optional(expected: Iterable[Expected]) -> Iterator[Expected]:
     """The same tensors, none of them required."""
     for item in expected:
-        yield replace(item, required=False)
+        yield item._replace(required=False)
 
 
 def required_if(condition: bool, expected: Iterable[Expected]) -> Iterator[Expected]:
@@ -191,7 +190,7 @@ def nextn_unused(expected: Iterable[Expected], *, present: bool) -> Iterator[Exp
     `present`: the file carries NextN layers at all; then what each needs must be there, used or not.
     """
     for item in expected:
-        yield replace(item, required=item.required and present, unused=True)
+        yield item._replace(required=item.required and present, unused=True)
 
 
 def trunk_is_missing(hp: HParams, names: Names) -> bool:

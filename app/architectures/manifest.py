@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from app.architectures.roles import Op, Role
 from app.errors import MetadataError
@@ -10,13 +11,14 @@ from app.modelfile.types import TensorInfo
 Names = Mapping[str, TensorInfo]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class Expected(NamedTuple):
     """One tensor an architecture may have. `shape` is in GGUF order, trailing ones may be left out.
 
     `copy`: a further use of a tensor that is already expected, placed again where that use is on another device (tied
     output, rotary tables of later layers). `unused`: known, but never loaded. `reshaped`: only the number of elements
     must agree. `lazy`: a table read row by row, which may stay on disk. `fused`: a role that may stand in its place.
+
+    (A named tuple, where other values are frozen data classes: a plan makes thousands, and a tuple costs a third.)
     """
 
     role: Role
@@ -35,8 +37,7 @@ class Expected:
         return self.role.tensor_name(self.layer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class Match(NamedTuple):
     """A file's tensor and what it is expected for."""
 
     tensor: TensorInfo

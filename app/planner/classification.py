@@ -43,9 +43,13 @@ def _as_used(match: Match) -> TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Who else is in a tensor's layer, by role: a cut is limited by the projection that the slices meet in."""
+    """Who else is in a tensor's layer, by role: a cut is limited by the projection that the slices meet in.
+
+    `kind` is equal for layers with the same roles in the same shapes and types.
+    """
 
     by_role: Mapping[Role, Tensor]
+    kind: object = ()
 
     def first(self, roles: Iterable[Role]) -> Tensor | None:
         """The tensor of the first of `roles` that this layer has."""
@@ -61,4 +65,8 @@ def peers_by_layer(classified: Sequence[Classified]) -> dict[int | None, Peers]:
     layers: dict[int | None, dict[Role, Tensor]] = {}
     for item in classified:
         layers.setdefault(item.layer, {}).setdefault(item.role, item.tensor)
-    return {layer: Peers(by_role) for layer, by_role in layers.items()}
+    return {layer: Peers(by_role, _kind(by_role)) for layer, by_role in layers.items()}
+
+
+def _kind(by_role: Mapping[Role, Tensor]) -> object:
+    return tuple((role, tensor.type.id, tensor.shape) for role, tensor in by_role.items())

@@ -107,6 +107,7 @@ class _Decision:
     """Stages 2 to 5 for one tensor, without the tensor."""
 
     axis: Axis
+    rotation: int
     segments: tuple[PlannedSegment, ...]
     steps: tuple[int, ...]
     bytes_per_device: tuple[int, ...]
@@ -144,27 +145,19 @@ class Splitter:
         self._kinds = LayerKinds(self._hparams)
         self._decided: dict[object, _Decision] = {}
         self._runs: dict[object, _Runs] = {}
+        self._layer_questions: dict[int | None, tuple[int]] = {}
+        self._alike: dict[object, int] = {}
 
     def split(self, item: Classified) -> PlannedTensor:
         """One tensor that belongs to all devices, cut or mirrored."""
+        tensor = item.tensor
+        question = (item.role, tensor.shape, tensor.type.id, self._layer_question(item))
         rotation = self._rotations.of(item.layer)
-        policy = decide_policy(item, self._peers.get(item.layer, _NO_PEERS), self._overrides, rotation)
-        tensor, anchor = item.tensor, policy.anchor or item.tensor
-        own = item.role in self._overrides.segments or item.role in self._overrides.granularity
-        question = (
-            item.role,
-            tensor.shape,
-            tensor.nbytes,
-            policy.axis,
-            anchor.type.id,
-            # a partial tensor asks its anchor's cut; an exception may ask for the layer itself
-            anchor.shape if policy.axis == "partial" else None,
-            -1 - (item.layer or 0) if own else self._kinds.of(item.layer),
-        )
-        key = question if policy.axis == "mirrored" else (question, rotation)
-        decision = self._decided.get(key)
+        decision = self._decided.get((question, rotation))
         if decision is None:
-            decision = self._decided[key] = self._decide(item, policy, question)
+            peers = self._peers.get(item.layer, _NO_PEERS)
+            policy = decide_policy(item, peers, self._overrides, rotation)
+            decision = self._decided[question, rotation] = self._decide(item, policy, question)
         return PlannedTensor(
             name=tensor.name,
             type=tensor.type,
@@ -177,12 +170,25 @@ class Splitter:
             axis=decision.axis,
             segments=decision.segments,
             granularity=decision.steps,
-            rotation=policy.rotation,
+            rotation=decision.rotation,
             bytes_per_device=decision.bytes_per_device,
             why=decision.why,
             source=_in_file(tensor),
             reduce_after=decision.reduce_after,
         )
+
+    def _layer_question(self, item: Classified) -> object:
+        """Equal for tensors whose layers get the same answers; an exception may ask for the layer itself."""
+        if item.role in self._overrides.segments or item.role in self._overrides.granularity:
+            return item.layer
+        known = self._layer_questions.get(item.layer)
+        if known is None:
+            peers = self._peers.get(item.layer, _NO_PEERS)
+            alike = (peers.kind, self._kinds.of(item.layer))
+            # a number of its own instead of the facts: they are long to compare
+            number = self._alike.setdefault(alike, len(self._alike))
+            known = self._layer_questions[item.layer] = (number,)
+        return known
 
     def _decide(self, item: Classified, policy: Policy, question: object) -> _Decision:
         if policy.axis == "mirrored":
@@ -211,7 +217,7 @@ class Splitter:
         shares = self._shares(segments)
         nbytes = tuple(_slice_bytes(item.tensor, axis, share) for share in shares)
         summed = reduction(item.role.op, axis, item.tensor.shape, shares)
-        return _Decision(axis, segments, runs.steps, nbytes, why, summed)
+        return _Decision(axis, policy.rotation, segments, runs.steps, nbytes, why, summed)
 
     def _runs_of(self, item: Classified, policy: Policy, axis: SplitAxis) -> _Runs:
         tensor = item.tensor
@@ -248,7 +254,7 @@ class Splitter:
     def _whole_everywhere(
         self, item: Classified, policy: Policy, segments: tuple[PlannedSegment, ...], why: Why
     ) -> _Decision:
-        return _Decision(policy.axis, segments, (), (item.tensor.nbytes,) * self._n_devices, why)
+        return _Decision(policy.axis, policy.rotation, segments, (), (item.tensor.nbytes,) * self._n_devices, why)
 
 
 def _whole(item: Classified, home: str, where: str, targets: SplitTargets) -> PlannedTensor:

@@ -1,10 +1,13 @@
-"""Every value that crosses a planning stage, and the finished plan. Frozen; no I/O, no names of architectures."""
+"""Every value that crosses a planning stage, and the finished plan. Frozen; no I/O, no names of architectures.
+
+Values of which a plan makes thousands are named tuples, the others frozen data classes: a tuple costs a third.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from app.architectures.memory import CacheTensor, MemoryRequest
 from app.architectures.roles import LayerClass, Op, Role
@@ -73,8 +76,7 @@ class SplitTargets:
     context: MemoryRequest | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Classified:
+class Classified(NamedTuple):
     """A tensor with its meaning. `layer` is None for model-level tensors; `copy` marks a further placement of one."""
 
     tensor: Tensor
@@ -88,8 +90,7 @@ class Classified:
         return self.role.layer_class
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(NamedTuple):
     """Stage 2's answer: along which axis, whose quant block limits the cut, by how much the layer is rotated."""
 
     axis: Axis
@@ -137,8 +138,7 @@ class Reduction:
     bytes_per_token: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedTensor:
+class PlannedTensor(NamedTuple):
     """One tensor (or one copy of it), placed. The JSON of DESIGN section 4 is `planner.plan.tensor_json` of this.
 
     `axis` 0, 1, 2, `mirrored` or `partial`: it belongs to all devices and `device` is None. `axis` None: it lives

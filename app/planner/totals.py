@@ -1,5 +1,6 @@
 """What a plan puts on each device, in bytes."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from app.planner.plan import HOST, DeviceTotal, PlannedTensor, SplitTargets
@@ -28,9 +29,12 @@ def add_up(
 def _sums(tensors: Iterable[PlannedTensor], names: Sequence[str]) -> dict[str, int]:
     sums = dict.fromkeys(names, 0)
     host_is_listed = HOST in sums
+    counts: Counter[tuple[int, ...]] = Counter()  # most tensors share their slices' sizes with many others
     for tensor in tensors:
+        counts[tensor.bytes_per_device] += 1
         if tensor.device == HOST and not host_is_listed:
             sums[HOST] = sums.get(HOST, 0) + tensor.nbytes
-        for name, nbytes in zip(names, tensor.bytes_per_device, strict=True):
-            sums[name] += nbytes
+    for slices, count in counts.items():
+        for name, nbytes in zip(names, slices, strict=True):
+            sums[name] += nbytes * count
     return sums

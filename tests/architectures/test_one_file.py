@@ -90,12 +90,12 @@ ARCHITECTURE = Architecture(
 @pytest.fixture
 def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     """A catalog of one file, beside the product's own."""
-    package = tmp_path / "catalog_of_one"
+    package = tmp_path / "catalog_with_falconet"
     package.mkdir()
     (package / "__init__.py").write_text('"""A catalog of one."""\n')
     (package / "falconet.py").write_text(FALCONET)
     monkeypatch.syspath_prepend(tmp_path)
-    return load_catalog(importlib.import_module("catalog_of_one"))
+    return load_catalog(importlib.import_module("catalog_with_falconet"))
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def _moved(plan: SplitPlan, name: str, step: int) -> SplitPlan:
                 continue
             (part,) = tensor.segments
             first, second, *rest = part.extents
-            yield replace(tensor, segments=(PlannedSegment((first + step, second - step, *rest), part.repeats),))
+            yield tensor._replace(segments=(PlannedSegment((first + step, second - step, *rest), part.repeats),))
 
     return replace(plan, tensors=tuple(change()))
 
@@ -109,7 +109,7 @@ def test_slices_in_another_order_do_not_agree(tmp_path: Path) -> None:
     def halves(tensor: PlannedTensor) -> PlannedTensor:
         if tensor.name != "blk.0.ffn_down.weight":
             return tensor
-        return replace(tensor, segments=(PlannedSegment((128, 128), 2),))
+        return tensor._replace(segments=(PlannedSegment((128, 128), 2),))
 
     spoilt = replace(plan, tensors=tuple(halves(tensor) for tensor in plan.tensors))
     (proof,) = [proof for proof in _prove(understanding, spoilt) if proof.seam == "feed_forward"]

@@ -102,8 +102,7 @@ def _moved(step: int) -> Callable[[PlannedTensor], PlannedTensor]:
         first, second, *rest = part.extents
         extents = (first + step, second - step, *rest)
         per_element = tensor.nbytes // sum(part.extents)
-        return replace(
-            tensor,
+        return tensor._replace(
             segments=(PlannedSegment(extents, part.repeats),),
             bytes_per_device=tuple(extent * per_element for extent in extents),
         )
@@ -112,17 +111,17 @@ def _moved(step: int) -> Callable[[PlannedTensor], PlannedTensor]:
 
 
 def _with_extents(*extents: int) -> Callable[[PlannedTensor], PlannedTensor]:
-    return lambda tensor: replace(tensor, segments=(PlannedSegment(extents, 1),))
+    return lambda tensor: tensor._replace(segments=(PlannedSegment(extents, 1),))
 
 
 def _mirrored(tensor: PlannedTensor) -> PlannedTensor:
-    return replace(
-        tensor, axis="mirrored", segments=(), bytes_per_device=(tensor.nbytes,) * len(tensor.bytes_per_device)
+    return tensor._replace(
+        axis="mirrored", segments=(), bytes_per_device=(tensor.nbytes,) * len(tensor.bytes_per_device)
     )
 
 
 def _torn(tensor: PlannedTensor) -> PlannedTensor:
-    return _moved(32)(replace(tensor, type=BY_NAME["q4_K"]))
+    return _moved(32)(tensor._replace(type=BY_NAME["q4_K"]))
 
 
 SPOILT: dict[str, tuple[str, Callable[[PlannedTensor], PlannedTensor | None], str]] = {
@@ -131,19 +130,19 @@ SPOILT: dict[str, tuple[str, Callable[[PlannedTensor], PlannedTensor | None], st
     "a share is negative": ("blk.0.ffn_up.weight", _with_extents(-128, 640), "conservation"),
     "bytes are forgotten": (
         "blk.0.attn_k.weight",
-        lambda tensor: replace(tensor, bytes_per_device=(0, tensor.bytes_per_device[1])),
+        lambda tensor: tensor._replace(bytes_per_device=(0, tensor.bytes_per_device[1])),
         "conservation",
     ),
     "bytes are swapped": (
         "output.weight",
-        lambda tensor: replace(
-            _moved(4)(tensor), bytes_per_device=(tensor.bytes_per_device[0] - 1024, tensor.bytes_per_device[1] + 1024)
+        lambda tensor: _moved(4)(tensor)._replace(
+            bytes_per_device=(tensor.bytes_per_device[0] - 1024, tensor.bytes_per_device[1] + 1024)
         ),
         "conservation",
     ),
     "a mirrored tensor is missing on a device": (
         "blk.0.attn_norm.weight",
-        lambda tensor: replace(tensor, bytes_per_device=(tensor.nbytes, 0)),
+        lambda tensor: tensor._replace(bytes_per_device=(tensor.nbytes, 0)),
         "conservation",
     ),
     "a tensor has no place": ("blk.1.ffn_norm.weight", lambda _tensor: None, "placement"),
@@ -196,7 +195,7 @@ def test_parts_of_a_fused_tensor_are_caught(tmp_path: Path) -> None:
     path = example_file(the_catalog().get("phi3"), tmp_path / "m.gguf")
     understanding = understand(read_model_file(path), the_catalog())
     plan = _plan(understanding, 2)
-    half = lambda tensor: replace(tensor, segments=(PlannedSegment((256, 256), 1),))  # noqa: E731
+    half = lambda tensor: tensor._replace(segments=(PlannedSegment((256, 256), 1),))  # noqa: E731
     spoilt = _change(plan, "blk.0.ffn_up.weight", half)
     assert {"fused_parts", "feed_forward_lockstep"} == _failures(spoilt, understanding)
 

@@ -67,7 +67,7 @@ def model(hp: HParams, names: Names, *, indexed: bool) -> Iterator[Expected]:
     for layer in range(hp.n_layer, hp.n_layer_all):
         for item in _nextn(hp, layer, indexed, present):
             # the bias of the router is loaded even where nothing else of its block is
-            yield replace(item, unused=item.role is not roles.FFN_EXP_PROBS_B.bias)
+            yield item._replace(unused=item.role is not roles.FFN_EXP_PROBS_B.bias)
 
 
 def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
