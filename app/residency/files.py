@@ -22,6 +22,7 @@ from app.modelfile.text import shown
 from app.modelfile.types import FileIdentity
 from app.modelfile.warmth import Warmth, joined, warmth
 from app.residency.description import Description, describe
+from app.residency.keeper import internal_error, log_fault
 from app.units import MIB
 
 _SECONDS: Final = 0.7  # for one page, the walk included
@@ -126,6 +127,9 @@ class ModelFiles:
             return None
         except (AccessError, FileError) as error:
             facts |= {"loadable": False, "problem": _brief(error)}
+        except Exception:  # one file must not hide all others
+            log_fault("looking at a file ended in an error nobody foresaw")
+            facts |= {"loadable": False, "problem": _brief(internal_error("the look at it"))}
         if not nameable:
             reason = "the name is not UTF-8, so no request can name the file"
             facts |= {"loadable": False, "problem": {"code": "bad_request", "detail": reason}}

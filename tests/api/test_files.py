@@ -17,6 +17,9 @@ from app.settings import read_settings
 from tests.api.test_app import require_problem
 from tests.builders import F32, llama_keys, t0, t0_split, vocabulary
 from tests.builders import build as build_file
+from tests.corpus import CORPUS, Bad, fresh
+from tests.corpus_good import GOOD, Good
+from tests.corpus_models import MODELS
 
 
 @pytest.fixture
@@ -279,3 +282,29 @@ def test_inspect_says_the_same(ask: Ask, tmp_path: Path, capsysbinary: pytest.Ca
     for name in ("page_cache", "count", "offset", "next"):
         del served[name]
     assert {**served, "path": str(path)} == said
+
+
+def test_whatever_lies_there_is_listed_with_its_fact(ask: Ask, tmp_path: Path) -> None:
+    """Every kind of bad file stands in the list with the code that a load would be refused with; odd ones can load."""
+    expected: dict[str, str | None] = {}
+    everything: tuple[Bad | Good, ...] = (*CORPUS, *MODELS, *GOOD)
+    for one in everything:
+        if one.name != "device":
+            fresh(one, tmp_path)
+            expected[one.name] = one.code if isinstance(one, Bad) else None
+    found: dict[str, Any] = {}
+    following: str | None = "/v1/files?limit=1000"
+    while following:
+        started = time.monotonic()
+        answer = ask(following)
+        assert (200, True) == (answer.status_code, time.monotonic() - started < 2)
+        for entry in answer.json()["files"]:
+            problem = entry["problem"]
+            assert entry["loadable"] == (problem is None)
+            found.setdefault(entry["path"].split("/")[0], []).append(problem and problem["code"])
+        following = answer.json()["next"]
+    several = {"folder-of-two": [None, None], "renamed": ["split_missing", "split_name"]}
+    assert {name: several.get(name, [code]) for name, code in expected.items() if name in found} == found
+    unlisted = expected.keys() - found.keys()
+    assert {"fifo", "socket", "empty-folder"} <= unlisted
+    assert not [path for name in unlisted for path in (tmp_path / name).rglob("*.gguf") if path.is_file()]

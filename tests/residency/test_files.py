@@ -168,6 +168,25 @@ def test_a_name_that_json_cannot_carry_is_shown_and_told(shelf: ModelFiles, tmp_
     assert "bad_request" == entry.facts["problem"]["code"]
 
 
+def test_an_error_nobody_foresaw_hides_no_other_file(
+    shelf: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault of our own at one file is that file's problem, and gives nothing away."""
+    t0(tmp_path / "a.gguf")
+    t0(tmp_path / "b.gguf")
+
+    def failing(path: Path, *arguments: Any, **more: Any) -> Description:
+        if path.name == "a.gguf":
+            raise ZeroDivisionError("secret")
+        return describe(path, *arguments, **more)
+
+    monkeypatch.setattr(module, "describe", failing)
+    found = entries(shelf)
+    assert [False, True] == [entry.facts["loadable"] for entry in found.values()]
+    assert "internal" == found["a.gguf"].facts["problem"]["code"]
+    assert "secret" not in str(found["a.gguf"].facts)
+
+
 def test_nothing_outside_the_roots_is_told(shelf: ModelFiles, tmp_path: Path) -> None:
     """What lies outside is not found, word for word like what is missing."""
     outside = t0(tmp_path.parent / f"{tmp_path.name}-outside.gguf")
