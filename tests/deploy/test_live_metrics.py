@@ -171,6 +171,14 @@ def test_every_rule_is_healthy(scene: Scene) -> None:
     assert [] == [(rule["name"], rule.get("lastError")) for rule in found if rule["health"] != "ok"]
 
 
+def test_alerts_fire_for_what_happened_and_for_nothing_else(scene: Scene) -> None:
+    """With their patience taken away: the stuck load and the failures fire theirs; the stuck load's clears."""
+    fired = {labels["alertname"] for labels, _ in scene.prometheus.over_time('ALERTS{alertstate="firing"}', step=1)}
+    assert {"LoadStuck", "LoadFailureRatio"} <= fired
+    assert not fired & {"LoadP95OverTarget", "MemoryNotReleased", "QueueSaturated", "PlanErrorHigh"}
+    assert [] == scene.prometheus.now('ALERTS{alertname="LoadStuck"}')
+
+
 @pytest.mark.parametrize("query", list(rule_queries()), ids=lambda query: query.where)
 def test_every_rule_has_data(scene: Scene, query: Query) -> None:
     """What rules compute, and what alerts compare, was a number during the mix."""
