@@ -32,7 +32,7 @@ def test_the_plain_format_is_the_default(http: httpx.Client) -> None:
     answer = http.get("/metrics")
 
     assert answer.headers["content-type"].startswith("text/plain")
-    assert "handle_id" not in answer.text
+    assert 'handle_id="' not in answer.text
 
 
 def test_series_of_models_are_a_setting(small: Small, root: Path) -> None:
