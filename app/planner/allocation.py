@@ -20,7 +20,8 @@ def allocate(extent: int, granularity: int, weights: Sequence[float], n_devices:
     shares = [0] * n_devices
     low = 0
     for j in range(n_devices - 1):
-        high = _weighted(extent, scan[j], scan[-1]) if scan else extent * (j + 1) // n_devices
+        # a length beyond float32's whole numbers can be rounded up: a boundary past the end would be a negative share
+        high = min(_weighted(extent, scan[j], scan[-1]), extent) if scan else extent * (j + 1) // n_devices
         high -= high % granularity
         shares[(j + rotation) % n_devices] = high - low
         low = high

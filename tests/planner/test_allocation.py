@@ -69,3 +69,8 @@ def test_boundaries_by_ratio_are_float32() -> None:
     """With ratios a boundary is computed in float32, so a long axis can be cut an element off the exact half."""
     assert allocate(2**25 + 3, 1, (1.0, 1.0), 2, 0) == (16777218, 16777217)
     assert allocate(2**25 + 3, 1, (), 2, 0) == (16777217, 16777218)
+
+
+def test_no_boundary_lies_past_the_end() -> None:
+    """Where float32 rounds a length up, the boundary stays at the end and the last share is zero, not negative."""
+    assert allocate(2**25 + 3, 1, (1.0, 0.0), 2, 0) == (2**25 + 3, 0)
