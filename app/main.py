@@ -52,17 +52,11 @@ def build_world(settings: Settings, roots: tuple[Path, ...] | None) -> World:
     """
     from app.architectures.registry import load_catalog
     from app.devices.discovery import discover
-    from app.devices.host_memory import available_memory
     from app.loading.run import World
 
-    capacity = settings.host_capacity_bytes
-    if capacity is None:
-        capacity = available_memory()
-    share = capacity // max(1, len(settings.host_devices))
-    host_devices = [(name, share if size is None else size) for name, size in settings.host_devices]
     return World(
         catalog=load_catalog(),
-        backends=discover(capacity, host_devices, settings.simulated_devices),
+        backends=discover(settings.host_capacity_bytes, settings.host_devices, settings.simulated_devices),
         limits=settings.read,
         roots=roots,
         chunk_bytes=settings.chunk_bytes,

@@ -10,7 +10,7 @@ give the decision that is left when the system says no later on.
     direct_io  read past the page cache; a refusal is a warning
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -108,17 +108,41 @@ class MappingDecision:
 
 
 def negotiate(
-    mode: LoadMode, devices: Sequence[DeviceFacts], *, mappable: Mapping[str, int], filesystem: str
+    mode: LoadMode,
+    devices: Sequence[DeviceFacts],
+    *,
+    mappable: Mapping[str, int],
+    filesystem: str,
+    empty: Collection[str] = (),
+    elsewhere: Collection[str] = (),
 ) -> MappingDecision:
     """Decide the mode and every device's part in it.
 
     `devices` are the selected ones, and the host where it holds tensors. `mappable` says for each device how many
-    bytes of tensors stay whole there (absent: none). `filesystem` is the kind the model's files lie on.
+    bytes of tensors stay whole there (absent: none). `filesystem` is the kind the model's files lie on. The devices in
+    `empty` get no tensor, those `elsewhere` can be planned on alone: both change what is said, not what is decided.
     Raises PlanError `unsupported_load_mode` where a forced mapping cannot be.
     """
+    decision = _decide(mode, devices, mappable, filesystem, elsewhere)
+    nothing = "holds no tensor of this model: nothing to map or to read"
+    return replace(
+        decision,
+        reasons=tuple(
+            replace(it, mode=LoadMode.NONE, reason=nothing) if it.device in empty else it for it in decision.reasons
+        ),
+    )
+
+
+def _decide(
+    mode: LoadMode,
+    devices: Sequence[DeviceFacts],
+    mappable: Mapping[str, int],
+    filesystem: str,
+    elsewhere: Collection[str],
+) -> MappingDecision:
     match mode:
         case LoadMode.AUTO:
-            return _automatic(devices, mappable, filesystem)
+            return _automatic(devices, mappable, filesystem, elsewhere)
         case LoadMode.MMAP | LoadMode.MMAP_MLOCK:
             obstacle = _obstacle(devices, mappable)
             if obstacle is not None:
@@ -126,7 +150,7 @@ def negotiate(
                 raise PlanError(
                     f"load_mode {mode.value} cannot be honoured: {why}", code="unsupported_load_mode", device=device
                 )
-            return _mapped(mode, mode, devices, mappable)
+            return _mapped(mode, mode, devices, mappable, elsewhere)
         case LoadMode.MLOCK:
             return MappingDecision(
                 requested=mode, resolved=mode, reasons=tuple(_locked_copy(device) for device in devices)
@@ -208,13 +232,15 @@ def _obstacle(
     return None
 
 
-def _automatic(devices: Sequence[DeviceFacts], mappable: Mapping[str, int], filesystem: str) -> MappingDecision:
+def _automatic(
+    devices: Sequence[DeviceFacts], mappable: Mapping[str, int], filesystem: str, elsewhere: Collection[str]
+) -> MappingDecision:
     obstacle = _obstacle(devices, mappable)
     if obstacle is None and is_network(filesystem):
         why = f"the model lies on a network file system ({filesystem})"
         obstacle = FallbackReason.NETWORK_FILE_SYSTEM, None, why
     if obstacle is None:
-        return _mapped(LoadMode.AUTO, LoadMode.MMAP, devices, mappable)
+        return _mapped(LoadMode.AUTO, LoadMode.MMAP, devices, mappable, elsewhere)
     reason, _, why = obstacle
     return MappingDecision(
         requested=LoadMode.AUTO,
@@ -225,7 +251,11 @@ def _automatic(devices: Sequence[DeviceFacts], mappable: Mapping[str, int], file
 
 
 def _mapped(
-    requested: LoadMode, resolved: LoadMode, devices: Sequence[DeviceFacts], mappable: Mapping[str, int]
+    requested: LoadMode,
+    resolved: LoadMode,
+    devices: Sequence[DeviceFacts],
+    mappable: Mapping[str, int],
+    elsewhere: Collection[str],
 ) -> MappingDecision:
     def one(device: DeviceFacts) -> MappingReason:
         if not device.capabilities.buffer_from_host_ptr:
@@ -233,7 +263,8 @@ def _mapped(
         elif not mappable.get(device.name, 0):
             why = "holds no whole tensor, only slices and copies: read"
         else:
-            why = "its whole tensors are the mapped file; slices and copies are read"
+            are = "would be" if device.name in elsewhere else "are"
+            why = f"its whole tensors {are} the mapped file; slices and copies {are} read"
             if resolved.locks:
                 why += "; locking is attempted"
             return MappingReason(device=device.name, mode=resolved, reason=why)

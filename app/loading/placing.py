@@ -44,10 +44,17 @@ class _Landing:
         self._emit = emit
         self._lock = threading.Lock()
 
-    def land(self, device: str, nbytes: int) -> None:
+    def copied(self, device: str, nbytes: int) -> None:
+        self._land(Placed(device, nbytes))
+
+    def found(self, device: str, nbytes: int) -> None:
+        """Bytes that are in place without being copied."""
+        self._land(Placed(device, nbytes, copied=False))
+
+    def _land(self, placed: Placed) -> None:
         with self._lock:
-            self.placed[device] += nbytes
-        self._emit(Placed(device, nbytes))
+            self.placed[placed.device] += placed.nbytes
+        self._emit(placed)
 
 
 def place(
@@ -66,8 +73,8 @@ def place(
     landing = _Landing(emit)
     for total in allocation.prepared.plan.totals:
         if total.cache_bytes:
-            landing.land(total.name, total.cache_bytes)  # caches begin as the zeros that memory comes with
-    _populate(allocation, landing.land, emit, stop)
+            landing.found(total.name, total.cache_bytes)  # caches begin as the zeros that memory comes with
+    _populate(allocation, landing.found, emit, stop)
     move(
         allocation.layout.steps,
         [CountedSource(source, emit) for source in sources],
@@ -75,7 +82,7 @@ def place(
         stop,
         threads=threads,
         chunk_bytes=chunk_bytes,
-        progress=landing.land,
+        progress=landing.copied,
     )
     mapping = _lock(allocation, _past_the_cache(allocation.prepared.mapping, sources), stop)
     if mapping is not allocation.prepared.mapping:

@@ -165,7 +165,13 @@ def _check_devices(devices: tuple[str | DeclaredDevice, ...] | None, known: Coll
         if isinstance(device, DeclaredDevice):
             _check_declared(spot, device)
         elif name not in known:
-            raise _bad(spot, f'{spot}: no device "{_shown(name)}"; known are {_listed(known)}', names=tuple(known))
+            raise _bad(
+                spot,
+                f'{spot}: no device "{_shown(name)}"; known are {_listed(known)}. More are made by the setting'
+                " host_devices (GGUFD_HOST_DEVICES=2: host0, host1), or declared with their memory (on the command"
+                " line: name=8GiB)",
+                names=tuple(known),
+            )
 
 
 def _check_declared(spot: str, device: DeclaredDevice) -> None:

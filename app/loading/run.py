@@ -134,6 +134,8 @@ def prepare(request: PlanRequest, world: World, emit: Emit = _ignore) -> Prepare
         [targets.facts[total.name] for total in plan.totals],
         mappable=mappable_bytes(plan),
         filesystem=_filesystem(model),
+        empty=[total.name for total in plan.totals if not total.weights_bytes],
+        elsewhere=[device.name for device in request.declared if device.kind != SIMULATED],
     )
     prepared = Prepared(request=request, understanding=understanding, targets=targets, plan=plan, mapping=mapping)
     emit(Planned(prepared))

@@ -34,10 +34,11 @@ class Allocated:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """`nbytes` more are in place on `device`: copied, or mapped and present."""
+    """`nbytes` more are in place on `device`: copied, or (`copied` False) mapped and present, or zero to begin with."""
 
     device: str
     nbytes: int
+    copied: bool = True
 
 
 @dataclass(frozen=True, slots=True)

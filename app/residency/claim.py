@@ -31,6 +31,8 @@ from app.residency.handles import Failure, HandleView, LoadModeView, Released
 from app.residency.uses import Uses
 
 DECLARED: Final = "declared"
+_PACE_SECONDS: Final = 0.5
+"""How long bytes must have been copied before their pace says anything about those that are left."""
 _ALMOST: Final = 1 - 2**-20  # progress before everything is in place, however few bytes are missing
 
 
@@ -59,6 +61,9 @@ class Claim:
         self._mode = LoadModeView(requested=request.load_mode)
         self._warnings: tuple[str, ...] = ()
         self._placed = 0
+        self._copied = 0
+        self._transferring_at = 0.0
+        self._uncopied_seconds = 0.0
         self._progress = 0.0
 
     def apply(self, signal: Signal, wall: float) -> None:
@@ -67,6 +72,8 @@ class Claim:
             case LoadEvent():
                 nbytes = signal.nbytes or self._stage_bytes()
                 self.record = advance(self.record, replace(signal, nbytes=nbytes))
+                if self.record.state is LoadState.TRANSFERRING:
+                    self._transferring_at = wall
             case Planned(prepared):
                 self.prepared = prepared
                 self.planned = dict(prepared.planned_bytes)
@@ -83,8 +90,12 @@ class Claim:
                 self.allocated[device] = self.allocated.get(device, 0) - nbytes
                 if self.stop.is_set():  # what a load gives back by itself is not given back by a release
                     self.freed[device] = self.freed.get(device, 0) + nbytes
-            case Placed(_, nbytes):
+            case Placed(_, nbytes, copied):
                 self._placed += nbytes
+                if copied:
+                    self._copied += nbytes
+                else:  # mapped ranges are made present first, at a pace of their own
+                    self._uncopied_seconds = max(wall - self._transferring_at, self._uncopied_seconds)
             case FileRead():
                 pass
         self._progress = max(self._progress, self._share_in_place())
@@ -108,7 +119,7 @@ class Claim:
             handle_id=self.id,
             state=self.record.state,
             released_bytes=sum(self.freed.values()),
-            devices=dict(self.freed),
+            devices={name: self.freed[name] for name in self.planned if name in self.freed},
         )
 
     def view(self, now_ns: int) -> HandleView:
@@ -153,9 +164,11 @@ class Claim:
         return min(self._placed / total, _ALMOST) if total else 0.0
 
     def _eta_seconds(self, now_ns: int) -> float | None:
-        """What is left at the pace so far; None before the first byte and after the load."""
-        if self.record.state not in UNDER_WAY or not self._placed:
+        """What is left at the pace of copying so far; None until that can be told, and after the load."""
+        if self.record.state in UNDER_WAY and self.record.state in IN_PLACE:
+            return 0.0
+        if self.record.state is not LoadState.TRANSFERRING or not self._copied:
             return None
-        elapsed = max(now_ns - self.record.entered_ns(LoadState.TRANSFERRING), 0) / NANOSECONDS
-        left = 0 if self.record.state in IN_PLACE else max(sum(self.planned.values()) - self._placed, 0)
-        return elapsed * left / self._placed
+        elapsed = (now_ns - self.record.entered_ns(LoadState.TRANSFERRING)) / NANOSECONDS - self._uncopied_seconds
+        left = max(sum(self.planned.values()) - self._placed, 0)
+        return elapsed * left / self._copied if elapsed >= _PACE_SECONDS else None

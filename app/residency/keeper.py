@@ -14,6 +14,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -285,7 +286,7 @@ class Keeper:
             claim.apply(signal, wall)
             self._last_progress_at = wall
         if isinstance(signal, Placed):
-            self.tell(Placed(claim.public_name(signal.device), signal.nbytes))
+            self.tell(replace(signal, device=claim.public_name(signal.device)))
         elif isinstance(signal, FileRead):
             self.tell(signal)
 

@@ -28,6 +28,16 @@ def test_devices_are_found_in_order() -> None:
     ] == [(name, device.facts().kind, device.facts().free_bytes) for name, device in found.items()]
 
 
+def test_host_devices_that_are_only_counted_share_what_the_host_has() -> None:
+    """Without sizes `host` and the others have even parts of the capacity; a size that is given is taken at its word."""
+
+    def sizes(*devices: tuple[str, int | None]) -> list[int]:
+        return [device.facts().memory_bytes for device in discover(3 * GIB, devices).values()]
+
+    assert [GIB, GIB, GIB] == sizes(("host0", None), ("host1", None))
+    assert [3 * GIB, 8 * GIB] == sizes(("host0", 8 * GIB))
+
+
 @pytest.mark.parametrize("name", ["host", "host0", "sim0"])
 def test_two_devices_of_one_name_are_refused(name: str) -> None:
     """A name can be given once, and `host` not at all."""

@@ -110,6 +110,26 @@ def test_a_locked_mapping_locks_copies_too() -> None:
     assert {"host": "mmap+mlock", "host1": "mlock", "gpu0": "none"} == modes(decision)
 
 
+@pytest.mark.parametrize("mode", LoadMode)
+def test_a_device_that_gets_nothing_says_so(mode: LoadMode) -> None:
+    """Whatever the mode, a device without a tensor of the model neither maps, reads nor locks."""
+    devices = [HOST, device("host1")]
+    decision = negotiate(mode, devices, mappable={"host": 8}, filesystem="ext", empty=["host1"])
+    assert ("none", "holds no tensor of this model: nothing to map or to read") == (
+        decision.reasons[1].mode.value,
+        decision.reasons[1].reason,
+    )
+    assert "holds no tensor" not in decision.reasons[0].reason
+
+
+def test_of_a_device_that_is_elsewhere_it_is_said_what_would_be() -> None:
+    """A declared device of another kind maps nothing here; what is decided is the same."""
+    devices = [device("tpu0", "tpu"), HOST]
+    decision = negotiate(LoadMode.AUTO, devices, mappable={"tpu0": 8, "host": 8}, filesystem="ext", elsewhere=["tpu0"])
+    assert {"tpu0": "mmap", "host": "mmap"} == modes(decision)
+    assert ["would be" in it.reason for it in decision.reasons] == [True, False]
+
+
 @pytest.mark.parametrize("mode", [LoadMode.NONE, LoadMode.DIRECT_IO])
 def test_plain_and_direct_reads_copy_everywhere(mode: LoadMode) -> None:
     """none and direct_io are what every device does, whatever it could."""

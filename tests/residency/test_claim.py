@@ -98,6 +98,16 @@ def test_the_remaining_time_follows_the_pace_and_is_unknown_without_one() -> Non
     assert one.view(3 * SECOND).eta_seconds is None
 
 
+def test_mapped_bytes_do_not_make_the_rest_look_quick() -> None:
+    """What is mapped is present in no time and is no pace; nor is the first moment of copying."""
+    one = transferring()
+    one.apply(Placed("a", 400, copied=False), 1001.0)
+    assert one.view(2 * SECOND).eta_seconds is None
+    one.apply(Placed("a", 200), 1001.1)
+    assert one.view(SECOND + SECOND // 4).eta_seconds is None
+    assert one.view(3 * SECOND).eta_seconds == 4.0  # 200 in the two seconds after the mapping, 400 left
+
+
 def test_bytes_are_shown_per_device_and_per_stage() -> None:
     """Planned, allocated, and what the present and the ended stages have handled."""
     one = claim()
@@ -229,3 +239,17 @@ def test_a_view_does_not_follow_the_claim() -> None:
     one.apply(Allocated("a", 10), 1000.0)
 
     assert view.allocated_bytes == {"a": 0}
+
+
+def test_released_devices_stand_in_the_plans_order() -> None:
+    """The answer to a release does not depend on which buffer was freed first."""
+    one = claim()
+    step(one, *STEPS[:3])
+    one.apply(Planned(prepared({"a": 700, "b": 300})), 1000.0)
+    step(one, *STEPS[3:])
+    one.stop.set()
+    for name in ("b", "a"):
+        one.apply(Allocated(name, 10), 1000.0)
+        one.apply(Freed(name, 10), 1000.0)
+
+    assert ["a", "b"] == list(one.released.devices)
