@@ -76,7 +76,7 @@ def test_every_route_has_its_row() -> None:
     """The table of routes has each method and path that is served, and no other."""
     app = create_app(cast(LoaderService, None), CollectorRegistry(), observe=lambda *_: None)
     served = {
-        f"{method} {route.path.replace(':path}', '}')}"
+        f"{method} {route.path_format}"
         for route in app.routes
         if isinstance(route, Route)
         for method in (route.methods or set()) - {"HEAD"}

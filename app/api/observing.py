@@ -39,5 +39,5 @@ class Observing:
             await self._app(scope, receive, watching)
         finally:
             method = scope["method"] if scope["method"] in METHODS else OTHER_METHOD
-            route = getattr(scope.get("route"), "path", NO_ROUTE)
+            route = getattr(scope.get("route"), "path_format", NO_ROUTE)
             self._observe(method, route, status, time.monotonic() - started)

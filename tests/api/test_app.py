@@ -217,7 +217,7 @@ def test_requests_are_measured_by_method_template_and_status(edge: Edge) -> None
 def test_the_description_of_the_api_names_every_route_and_the_body(edge: Edge) -> None:
     """OpenAPI lists what is served, and the body of plans with all its fields."""
     described = edge.ask("GET", "/openapi.json").json()
-    served = {route.path for route in edge.app.routes if isinstance(route, Route)} - {"/openapi.json"}
+    served = {route.path_format for route in edge.app.routes if isinstance(route, Route)} - {"/openapi.json"}
     assert served == described["paths"].keys()
     assert {"model", "split_mode", "devices", "overrides"} <= described["components"]["schemas"]["PlanBody"][
         "properties"
