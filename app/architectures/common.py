@@ -137,8 +137,12 @@ def key_problems(arch: str, metadata: Mapping[str, KeyValue], own: Sequence[HPar
     return tuple(found)
 
 
+def declared_keys(own: Sequence[HParam]) -> tuple[HParam, ...]:
+    """All keys of an architecture, the number of blocks among them; `own` replace common ones of the same name."""
+    return (_BLOCK_COUNT, *_declared(own))
+
+
 def _declared(own: Sequence[HParam]) -> tuple[HParam, ...]:
-    """The common keys and an architecture's own, which replace common ones of the same name."""
     replaced = {param.key for param in own}
     return (*(param for param in COMMON if param.key not in replaced), *own)
 
@@ -183,21 +187,23 @@ def _token_types(metadata: Mapping[str, KeyValue]) -> int:
 def _check_experts(arch: str, n_expert: int, used: tuple[int, ...], values: Mapping[str, Value | None]) -> None:
     n_groups, most = _int(values["expert_group_count"]), max(used)
     if most > n_expert:
-        raise bad_value(arch, "expert_used_count", most, f"at most {n_expert}, the expert count")
+        raise bad_value(arch, "expert_used_count", most, f"at most {n_expert}, {arch}.expert_count")
     if n_expert == 0:
         if n_groups:
-            raise bad_value(arch, "expert_group_count", n_groups, "0, there are no experts")
+            raise bad_value(arch, "expert_group_count", n_groups, f"0, {arch}.expert_count is 0")
         return
     if most == 0:
-        raise bad_value(arch, "expert_used_count", 0, f"1 to {n_expert}, the model has experts")
+        raise bad_value(arch, "expert_used_count", 0, f"1 to {n_expert}, {arch}.expert_count")
     if n_groups >= n_expert:
-        raise bad_value(arch, "expert_group_count", n_groups, f"fewer than {n_expert}, the expert count")
+        raise bad_value(arch, "expert_group_count", n_groups, f"fewer than {n_expert}, {arch}.expert_count")
     if n_groups > 1:
         n_used = _int(values["expert_group_used_count"])
         if n_expert % n_groups:
-            raise bad_value(arch, "expert_group_count", n_groups, f"a divisor of {n_expert}, the expert count")
+            raise bad_value(arch, "expert_group_count", n_groups, f"a divisor of {n_expert}, {arch}.expert_count")
         if not 0 < n_used < n_groups:
-            raise bad_value(arch, "expert_group_used_count", n_used, f"1 to {n_groups - 1}")
+            raise bad_value(
+                arch, "expert_group_used_count", n_used, f"1 to {n_groups - 1}, {arch}.expert_group_count less one"
+            )
 
 
 def _int(value: Value | None) -> int:

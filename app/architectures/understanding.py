@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from app.architectures.blame import Questioned
 from app.architectures.blocks import with_scales
-from app.architectures.common import resolve_common
+from app.architectures.common import declared_keys, resolve_common
 from app.architectures.descriptor import Architecture
 from app.architectures.hparams import HParams
 from app.architectures.manifest import Comparison, compare
 from app.architectures.registry import Catalog
-from app.errors import MetadataError
+from app.errors import Fact, MetadataError
 from app.modelfile.text import shown
 from app.modelfile.types import KeyValue, ModelFile, ValueType
 from app.modelfile.vocabulary import check_vocabulary
@@ -35,6 +36,38 @@ class Understanding:
         manifest = with_scales(self.architecture.manifest)
         file = shown(self.model.shards[0].path)
         return compare(self.model.by_name, manifest(self.hparams, self.model.by_name), file)
+
+    def require_tensors(self) -> None:
+        """Raise the first disagreement of tensors and metadata, with the keys that the expectation follows from.
+
+        MetadataError: missing_tensor, wrong_shape or unexpected_tensor; the fact `keys` names the keys.
+        """
+        try:
+            self.comparison.require()
+        except MetadataError as error:
+            keys = self._keys_behind()
+            if not keys:
+                raise
+            facts: dict[str, Fact] = {**error.facts, "keys": [*keys]}
+            verb = "computed from" if error.code == "wrong_shape" else "perhaps for want of"
+            message = f"{error.message}; {verb} {', '.join(keys)}"
+            raise MetadataError(message, code=error.code, **facts) from error
+
+    def _keys_behind(self) -> tuple[str, ...]:
+        architecture, names = self.architecture, self.model.by_name
+        questioned = Questioned(
+            [(param.name(architecture.name), param) for param in declared_keys(architecture.hparams)],
+            self.model.metadata,
+            lambda metadata: architecture.observe(resolve(architecture, metadata), names),
+            lambda hparams: architecture.manifest(hparams, names),
+        )
+        first = self.comparison.first_problem
+        if first is None:
+            return questioned.behind_absence(self.comparison.extra[0].name, wanted=True)
+        found = names.get(first.name)
+        if found is None:
+            return questioned.behind_absence(first.name, wanted=False)
+        return questioned.behind_shape(first, found.shape)
 
     def facts(self) -> dict[str, Any]:
         """The model's facts as JSON, under the reference's names; flags are 0 or 1."""

@@ -43,6 +43,7 @@ def plan_split(understanding: Understanding, targets: SplitTargets) -> SplitPlan
     architecture's.
     """
     refuse_unsplittable(understanding, targets)
+    understanding.require_tensors()
     classified = classify(understanding.comparison)
     units = assign_units(understanding.hparams.n_layer_all, targets)
     overrides = Overrides(targets.overrides)

@@ -170,7 +170,7 @@ def describe(
         understanding = understand(model, catalog)
         warnings = understanding.warnings
         comparison = understanding.comparison
-        comparison.require()
+        understanding.require_tensors()
     except MetadataError as error:
         problem = error
         keys = _key_problems(model, catalog)
