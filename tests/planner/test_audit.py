@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.architectures.descriptor import Architecture
+from app.architectures.memory import MemoryRequest
 from app.architectures.understanding import Understanding, understand
 from app.errors import PlanError
 from app.ggml import BY_NAME
@@ -26,23 +27,30 @@ def _failures(plan: SplitPlan, understanding: Understanding) -> set[str]:
     return {proof.proof for proof in audit(plan, understanding) if not proof.holds}
 
 
-def _plan(understanding: Understanding, n_devices: int, *, skewed: bool = False) -> SplitPlan:
-    return plan_split(understanding, targets(SplitMode.TENSOR, n_devices, SKEW[:n_devices] if skewed else None))
+def _plan(
+    understanding: Understanding, n_devices: int, *, skewed: bool = False, context: MemoryRequest | None = None
+) -> SplitPlan:
+    split = targets(SplitMode.TENSOR, n_devices, SKEW[:n_devices] if skewed else None)
+    return plan_split(understanding, replace(split, context=context))
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_recorded_models_pass_but_for_the_references_faults(oracle_dir: Path, tmp_path: Path, group: str) -> None:
-    """Over 1 to 8 devices, even and skewed, a plan is legal, or breaks at a seam where the reference's own does."""
+    """Over 1 to 8 devices, even and skewed, a plan is legal, or breaks at a seam where the reference's own does.
+
+    With its caches, where the reference could make the context.
+    """
     models = Models(oracle_dir, tmp_path)
     faults = set()
     for record in records(oracle_dir, f"facts/{group}"):
         if record["arch"] not in the_catalog() or not record["supports_sm_tensor"]:
             continue
         understanding = models(group, record["file"])
+        context = MemoryRequest(n_ctx=record["n_ctx"]) if record["context"] else None
         for n_devices in range(1, 9):
             for skewed in (False, True):
                 try:
-                    plan = _plan(understanding, n_devices, skewed=skewed)
+                    plan = _plan(understanding, n_devices, skewed=skewed, context=context)
                 except PlanError as error:
                     assert error.code == "unsupported_split"  # noqa: PT017 - a refusal is an answer here
                     continue
@@ -206,3 +214,30 @@ def test_a_legal_plan_shows_its_numbers(understanding: Understanding) -> None:
     assert proofs["attention_lockstep"].checked == 2
     assert proofs["attention_lockstep"].detail == "attention of layer 0: output, Q, K, V all have 4/4 heads"
     assert proofs["feed_forward_lockstep"].detail.endswith("all have 256/256 hidden units")
+
+
+@pytest.mark.parametrize(
+    ("cache", "proof"), [("cache_k_l0", "attention_lockstep"), ("cache_v_l0", "attention_lockstep")]
+)
+def test_a_cache_cut_at_other_heads_is_caught(understanding: Understanding, cache: str, proof: str) -> None:
+    """Keys and values are cached where their heads are: a cache with other heads fails the seam."""
+    plan = _plan(understanding, 2, context=MemoryRequest(n_ctx=256))
+    assert set() == _failures(plan, understanding)
+    moved = (_moved(64)(entry) if entry.name == cache else entry for entry in plan.caches)
+    assert {proof} <= _failures(replace(plan, caches=tuple(moved)), understanding)
+
+
+def test_states_of_linear_attention_are_proved(oracle_dir: Path, tmp_path: Path) -> None:
+    """Recurrent states and convolution histories are cut with the state heads they belong to."""
+    understanding = Models(oracle_dir, tmp_path)("real", "qwen3.5-27b.gguf")
+    plan = _plan(understanding, 2, context=MemoryRequest(n_ctx=256))
+    (proof,) = [entry for entry in audit(plan, understanding) if entry.proof == "state_lockstep"]
+    assert proof.holds
+    assert "state" in proof.detail
+    spoilt = tuple(
+        entry._replace(segments=(PlannedSegment((0, sum(entry.segments[0].extents)), entry.segments[0].repeats),))
+        if entry.role == "cache_s"
+        else entry
+        for entry in plan.caches
+    )
+    assert "state_lockstep" in _failures(replace(plan, caches=spoilt), understanding)
