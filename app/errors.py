@@ -78,7 +78,7 @@ class AccessError(GgufdError):
     """The file system or a missing right forbids it."""
 
     general_code = "permission_denied"
-    codes: ClassVar[tuple[str, ...]] = ("permission_denied",)
+    codes: ClassVar[tuple[str, ...]] = ("permission_denied", "write_failed")
 
 
 class ConflictError(GgufdError):

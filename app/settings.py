@@ -86,12 +86,15 @@ class Settings:
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
 
-def read_settings(environ: Mapping[str, str], flags: Mapping[str, str] | None = None) -> Settings:
-    """The settings that `environ` and `flags` (by setting name) give.
+def read_settings(
+    environ: Mapping[str, str], flags: Mapping[str, str] | None = None, *, serving: bool = False
+) -> Settings:
+    """The settings that `environ` and `flags` (by setting name) give; for `serving`, the model roots must be folders.
 
     Raises RequestError with `field`: the variable or the flag whose text makes no sense.
     """
     values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
     groups: dict[str, dict[str, Any]] = {"service": {}, "api": {}, "read": {}}
     for setting in SETTINGS:
         source, text = setting.variable, environ.get(setting.variable, "").strip()
@@ -101,8 +104,12 @@ def read_settings(environ: Mapping[str, str], flags: Mapping[str, str] | None = 
             value = setting.parse(text or setting.default)
         except ValueError as error:
             raise RequestError(f"{source}: {error}{_hint(text)}", field=source) from error
+        sources[setting.target] = source
         group, _, name = setting.target.rpartition(".")
         (groups[group] if group else values)[name] = value
+    _check_names(values, sources)
+    if serving:
+        _check_roots(values["model_roots"], sources["model_roots"])
     return Settings(
         **values,
         service=ServiceLimits(**groups["service"]),
@@ -111,9 +118,9 @@ def read_settings(environ: Mapping[str, str], flags: Mapping[str, str] | None = 
     )
 
 
-def process_settings(flags: Mapping[str, str] | None = None) -> Settings:
+def process_settings(flags: Mapping[str, str] | None = None, *, serving: bool = False) -> Settings:
     """`read_settings` of this process's environment."""
-    return read_settings(os.environ, flags)
+    return read_settings(os.environ, flags, serving=serving)
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -125,6 +132,25 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
 def child_environment(changes: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment for a daemon started from here: this one, without settings meant for another, and `changes`."""
     return {key: value for key, value in environ.items() if not key.startswith(PREFIX)} | dict(changes)
+
+
+def _check_names(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
+    """No two devices bear one name, over all settings that make some."""
+    seen = {HOST}
+    names = [("host_devices", name) for name, _ in values["host_devices"]]
+    names += [("simulated_devices", spec.name) for spec in values["simulated_devices"]]
+    for target, name in names:
+        if name in seen:
+            source = sources[target]
+            raise RequestError(f"{source}: two devices are named {name!r}", field=source, device=name)
+        seen.add(name)
+
+
+def _check_roots(roots: tuple[Path, ...], source: str) -> None:
+    """Better now than at the first load."""
+    for root in roots:
+        if not root.is_dir():
+            raise RequestError(f"{source}: {str(root)!r} is not a folder", field=source)
 
 
 def _text(text: str) -> str:
@@ -194,7 +220,9 @@ def _host_devices(text: str) -> NamedSizes:
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, memory = part.partition("=")
         if not equals or not re.fullmatch(rf"{HOST}\d{{1,4}}", name, re.ASCII):
-            raise ValueError(f"{part!r} is not of the form {HOST}0=8GiB")
+            raise ValueError(
+                f"{part!r} is not of the form {HOST}0=8GiB; these devices are called {HOST}0, {HOST}1 and so on"
+            )
         found.append((name, parse_bytes(memory)))
     return tuple(found)
 
@@ -232,10 +260,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     _setting("model_roots", "folders", _paths,
              f"Folders, separated by `{os.pathsep}`, that models may be loaded from; none: no model at all", ""),
     _setting("host_capacity_bytes", "bytes", _size_or_none,
-             "Memory that the device `host` may hold; none: what the machine or its control group has free", ""),
+             "Memory that the device `host` may hold, with host devices that share it; none: what the machine or its"
+             " control group has free", ""),
     _setting("host_devices", "devices", _host_devices,
-             "More host devices: a number, or names with capacities as in `host0=8GiB,host1=8GiB`; a mere number"
-             " shares the capacity of `host` evenly", "0"),
+             "More host devices: a number (2: `host0` and `host1`, which share the capacity of `host` evenly with it),"
+             " or those names with capacities of their own, as in `host0=8GiB,host1=8GiB`", "0"),
     _setting("simulated_devices", "devices", _simulated_devices,
              "Devices for rehearsals, separated by `;`, as in `sim0:8GiB;sim1:8GiB,no-mmap_support,fail_write=3`", ""),
     _setting("service.load_workers", "count", _integer(1, 64), "Loads that run at a time"),

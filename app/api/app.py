@@ -15,6 +15,7 @@ from app.api.bodies import PlanBody
 from app.api.catalogue import add_catalogue_routes
 from app.api.contents import add_content_routes
 from app.api.context import DEFAULT_LIMITS, ApiContext, ApiLimits
+from app.api.faults import in_words
 from app.api.files import add_file_routes
 from app.api.handles import add_handle_routes
 from app.api.observing import ObserveRequest, Observing
@@ -121,7 +122,7 @@ async def _invalid_parameter(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     fault = error.errors()[0]
     field = ".".join(str(step) for step in fault["loc"][1:]) or "body"
-    return problem_answer(RequestError(f"{field}: {fault['msg']}", field=field))
+    return problem_answer(RequestError(f"{field}: {in_words(fault)}", field=field))
 
 
 async def _unforeseen(_request: Request, _error: Exception) -> Response:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, St
 from pydantic import ValidationError as PydanticError
 
 from app.api import jsontext
+from app.api.faults import in_words
 from app.devices.facts import Capabilities
 from app.errors import RequestError
 from app.loading.context import ContextRequest
@@ -150,13 +151,9 @@ def _device(body: str | DeclaredDeviceBody) -> str | DeclaredDevice:
 
 
 def _first_fault(error: PydanticError) -> RequestError:
-    fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    fault = error.errors(include_url=False, include_input=False)[0]
     field = _path(fault["loc"])
-    if fault["type"] == "extra_forbidden":
-        return RequestError(f"{field}: there is no such field", field=field)
-    if fault["type"] == "missing":
-        return RequestError(f"{field}: the field is required", field=field)
-    return RequestError(f"{field}: {fault['msg']}", field=field)
+    return RequestError(f"{field}: {in_words(fault)}", field=field)
 
 
 def _path(location: Sequence[int | str]) -> str:

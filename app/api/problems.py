@@ -49,6 +49,7 @@ _STATUS_BY_CODE: Final[Mapping[str, int]] = {
     "payload_too_large": 413,
     "unsupported_media_type": 415,
     "range_not_satisfiable": 416,
+    "write_failed": 500,
 }
 
 TITLES: Final[Mapping[str, str]] = {
@@ -116,7 +117,8 @@ TITLES: Final[Mapping[str, str]] = {
     "still_loading": "The load has not come far enough yet",
     "shutting_down": "The daemon is shutting down",
     "not_ready": "The daemon cannot take loads at the moment",
-    # said by clients alone
+    # said by the command line alone
+    "write_failed": "The file system did not take what was to be written",
     "unreachable": "No daemon answers at this address",
 }
 

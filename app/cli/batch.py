@@ -1,7 +1,8 @@
 """Plan requests by the line: each answered by a plan or a problem, in order, in this one process.
 
-A line is the body of `POST /v1/plans`; its `model` is a path, relative ones to the working directory. Nothing but the
-answers goes to standard output, each written out before the next request is read.
+A line is the body of `POST /v1/plans`; its `model` is a path, relative ones to the working directory. Blank lines are
+passed over; a problem has the number of its line, counted from 1. Nothing but the answers goes to standard output, each
+written out before the next request is read.
 """
 
 import contextlib
@@ -13,7 +14,8 @@ from typing import Any, BinaryIO
 from app.api import problems
 from app.api.bodies import parse_plan
 from app.api.encoding import encode_line
-from app.errors import AccessError, GgufdError, NotFoundError, RequestError
+from app.cli.files import cannot_read
+from app.errors import GgufdError, RequestError
 from app.loading.request import check_request
 from app.loading.run import World, prepare
 
@@ -23,11 +25,13 @@ _log = logging.getLogger("ggufd.batch")
 def plan_batch(source: str, world: World, max_line_bytes: int) -> int:
     """Answer every request in the file `source`, or on standard input if it is `-`.
 
-    Raises NotFoundError or AccessError if the file cannot be opened.
+    Raises NotFoundError, AccessError or FileError if the file cannot be read.
     """
     with _opened(source) as lines:
-        for line in bounded_lines(lines, max_line_bytes):
+        for number, line in bounded_lines(lines, max_line_bytes):
             reply = _too_long(max_line_bytes) if line is None else answer(line, world)
+            if "tensors" not in reply:
+                reply["line"] = number
             sys.stdout.buffer.write(encode_line(reply))
             sys.stdout.buffer.flush()
     return 0
@@ -46,15 +50,24 @@ def answer(line: bytes, world: World) -> dict[str, Any]:
         return problems.unforeseen()
 
 
-def bounded_lines(stream: BinaryIO, max_bytes: int) -> Iterator[bytes | None]:
-    """The lines of `stream` that hold anything; None for one of more than `max_bytes`, which is passed over."""
-    while line := stream.readline(max_bytes + 1):
+def bounded_lines(stream: BinaryIO, max_bytes: int) -> Iterator[tuple[int, bytes | None]]:
+    """The lines of `stream` that hold anything, with their numbers; None for one of more than `max_bytes`."""
+    number = 0
+    while line := _read_line(stream, max_bytes + 1):
+        number += 1
         if len(line) > max_bytes and not line.endswith(b"\n"):
-            while (rest := stream.readline(max_bytes)) and not rest.endswith(b"\n"):
+            while (rest := _read_line(stream, max_bytes)) and not rest.endswith(b"\n"):
                 pass
-            yield None
+            yield number, None
         elif line.strip():
-            yield line
+            yield number, line
+
+
+def _read_line(stream: BinaryIO, most: int) -> bytes:
+    try:
+        return stream.readline(most)
+    except OSError as error:
+        raise cannot_read("the batch", error) from error
 
 
 def _too_long(max_bytes: int) -> dict[str, Any]:
@@ -69,9 +82,7 @@ def _opened(source: str) -> Iterator[BinaryIO]:
         return
     try:
         stream = open(source, "rb")  # noqa: SIM115 -- closed below; opening alone is what may fail here
-    except FileNotFoundError as error:
-        raise NotFoundError(f"there is no file {source!r}", code="not_found") from error
     except OSError as error:
-        raise AccessError(f"{source!r} cannot be read: {error.strerror}", code="permission_denied") from error
+        raise cannot_read(repr(source), error) from error
     with stream:
         yield stream

@@ -60,6 +60,10 @@ def stop(process: "subprocess.Popen[str]") -> int:
     except subprocess.TimeoutExpired:
         process.kill()
         code = process.wait()
+    except KeyboardInterrupt:  # whoever interrupts once more does not wait
+        process.kill()
+        process.wait()
+        raise
     if process.stdout is not None:
         process.stdout.close()
     return code

@@ -9,7 +9,7 @@ from typing import Final
 
 from app import __version__
 from app.cli.text import printable
-from app.errors import GgufdError
+from app.errors import GgufdError, RequestError
 
 FAILED: Final = 1
 MISUSED: Final = 2
@@ -29,7 +29,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 
 def run(argv: Sequence[str]) -> int:
-    """Carry out the command line `argv`; answers the exit code."""
+    """Carry out the command line `argv`; answers the exit code: a wish that makes no sense is misuse, too."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a path may hold any bytes, a terminal not
@@ -38,14 +38,23 @@ def run(argv: Sequence[str]) -> int:
         sys.stdout.flush()
     except GgufdError as error:
         complain(error)
-        return FAILED
+        return MISUSED if error.code == RequestError.general_code else FAILED
     except BrokenPipeError:
         # Whoever read our output has seen enough. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
+        return FAILED
+    except OSError as error:  # whatever a file or a connection can do is an error of our own: this is the output
+        sys.stderr.write(f"ggufd: the output cannot be written: {error.strerror or error}\n")
+        _discard_output()
         return FAILED
     except KeyboardInterrupt:
+        sys.stderr.write("ggufd: interrupted\n")
         return INTERRUPTED
     return code
+
+
+def _discard_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def complain(error: GgufdError) -> None:

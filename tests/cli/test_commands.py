@@ -44,6 +44,27 @@ def test_an_error_is_one_line_with_its_code(tmp_path: Path, capsys: pytest.Captu
     assert "\x1b" not in said.err
 
 
+def test_an_output_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """A full disk is one line, with 1, not a traceback."""
+    path = t0(tmp_path / "t0.gguf")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "app", "plan", str(path)], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert (1, b"ggufd: the output cannot be written: No space left on device\n") == (done.returncode, done.stderr)
+
+
+def test_a_bad_variable_is_misuse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command that reads settings ends with 2 and one line that names the one that makes no sense."""
+    monkeypatch.setenv("GGUFD_PORT", "many")
+    for words in (["plan", "x.gguf"], ["load", "x.gguf"], ["inspect", "x.gguf"], ["quickstart", "--offline"]):
+        assert 2 == main(words)
+        said = capsys.readouterr().err
+        assert (1, True) == (said.count("\n"), "GGUFD_PORT: " in said)
+
+
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     """When the other end of the pipe closes, the command ends without a word."""
     path = t0(tmp_path / "t0.gguf", 400)

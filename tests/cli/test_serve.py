@@ -1,3 +1,4 @@
+import logging
 import os
 import signal
 import socket
@@ -5,12 +6,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
+from app.cli.serve import introduction
 from app.main import main
+from app.settings import read_settings
 from tests.builders import build, llama_keys, llama_tensors, t0
 from tests.daemon import Daemon, running_daemon
 
@@ -23,9 +27,10 @@ SLOW = ("--simulated-devices", "slow:4GiB,bandwidth=16MiB", "--host-capacity-byt
         (["--port", "http"], "--port"),
         (["--host-devices", "gpu0=1GiB"], "--host-devices"),
         (["--simulated-devices", "x"], "--simulated-devices"),
-        (["--model-roots", "/no/such/folder"], "model_roots"),
+        (["--model-roots", "/no/such/folder"], "--model-roots: "),
         (["--log-level", "loud"], "--log-level"),
-        (["--simulated-devices", "a:1GiB;a:2GiB"], "simulated_devices"),
+        (["--simulated-devices", "a:1GiB;a:2GiB"], "--simulated-devices: "),
+        (["--host-devices", "1", "--simulated-devices", "host0:1GiB"], "--simulated-devices: "),
     ],
 )
 def test_a_setting_that_makes_no_sense_ends_with_2(
@@ -54,7 +59,9 @@ def test_an_address_that_is_taken_ends_with_1(capsys: pytest.CaptureFixture[str]
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         assert 1 == main(["serve", "--port", str(taken.getsockname()[1])])
-    assert "cannot listen on 127.0.0.1:" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "cannot listen on 127.0.0.1:" in said
+    assert "--port" in said
 
 
 @pytest.fixture
@@ -85,6 +92,34 @@ def test_the_daemon_says_where_it_listens_on_one_line(tmp_path: Path) -> None:
     with running_daemon("--model-roots", str(tmp_path), "--log-level", "warning") as daemon:
         assert 200 == httpx.get(f"{daemon.url}/healthz").status_code
     assert [] == daemon.log
+
+
+def test_the_daemon_says_what_it_has_and_when_it_has_stopped(tmp_path: Path) -> None:
+    """Its log begins with roots and devices, and ends with the signal and the end."""
+    with running_daemon("--model-roots", str(tmp_path), "--host-devices", "host0=1GiB") as daemon:
+        pass
+    log = "".join(daemon.log)
+    assert f"model roots: {tmp_path}" in log
+    assert ", host0 1.0 GiB" in log
+    assert "WARNING" not in log
+    assert "SIGTERM" in log.splitlines()[-2]
+    assert log.endswith("stopped\n")
+
+
+def test_without_roots_or_on_an_open_address_the_daemon_warns() -> None:
+    """Whoever starts a daemon that can load nothing, or that others can reach, is told."""
+    with running_daemon("--host", "0.0.0.0", "--log-level", "warning") as daemon:
+        pass
+    assert ["no model roots", "whoever reaches this port"] == [
+        words for line in daemon.log for words in ("no model roots", "whoever reaches this port") if words in line
+    ]
+
+
+@pytest.mark.parametrize(("host", "loopback"), [("127.0.0.1", True), ("localhost", True), ("::", False), ("h", False)])
+def test_loopback_is_told_from_open_addresses(host: str, loopback: bool) -> None:
+    """Only addresses of this machine alone go without a warning."""
+    settings = replace(read_settings({}), host=host, model_roots=(Path("/"),))
+    assert loopback == all(level == logging.INFO for level, _ in introduction(settings, ()))
 
 
 def test_a_request_that_is_no_http_does_not_stop_the_daemon(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cli.text import plural, printable, table
+from app.cli.text import plural, printable, table, wrapped
 
 
 @given(st.text(), st.integers(2, 50))
@@ -27,3 +27,17 @@ def test_columns_are_as_wide_as_their_widest_cell() -> None:
 def test_one_is_singular() -> None:
     """One is one, all else is many."""
     assert ("1 tensor", "0 tensors") == (plural(1, "tensor"), plural(0, "tensor"))
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=20), max_size=30), st.integers(30, 60))
+def test_wrapped_lines_stay_within_the_width(words: list[str], width: int) -> None:
+    """No word is lost or broken, and no line is longer than it may be."""
+    lines = wrapped(" ".join(words), width, indent="  ", hanging="    ").splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert words == " ".join(lines).split()
+
+
+def test_the_last_column_is_wrapped_to_the_width() -> None:
+    """A long cell goes on below itself, and the columns before it stay empty there."""
+    rows = [("a", "1", "one two three four five six seven"), ("long", "22", "")]
+    assert "  a      1  one two three four five\n            six seven\n  long  22" == table(rows, right=(1,), width=36)

@@ -29,7 +29,7 @@ def test_devices_are_found_in_order() -> None:
 
 
 def test_host_devices_that_are_only_counted_share_what_the_host_has() -> None:
-    """Without sizes `host` and the others have even parts of the capacity; a size that is given is taken at its word."""
+    """Without sizes `host` and the others have even parts of the capacity; one that is given is taken at its word."""
 
     def sizes(*devices: tuple[str, int | None]) -> list[int]:
         return [device.facts().memory_bytes for device in discover(3 * GIB, devices).values()]
