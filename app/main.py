@@ -31,6 +31,7 @@ def build(settings: Settings) -> Daemon:
     from prometheus_client import CollectorRegistry, disable_created_metrics
 
     from app.api.app import create_app
+    from app.api.index import expected_answers
     from app.metrics import Metrics
     from app.service import LoaderService
 
@@ -42,6 +43,7 @@ def build(settings: Settings) -> Daemon:
     )
     metrics.watch(service.snapshot, settings.model_series_limit)
     app = create_app(service, registry, observe=metrics.observe_request, limits=settings.api)
+    metrics.expect_requests(expected_answers(app))
     return Daemon(app=app, service=service)
 
 

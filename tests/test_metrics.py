@@ -6,12 +6,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.errors import FileError, GgufdError, codes_of
+from app.errors import CapacityError, DeviceError, FileError, GgufdError, PlanError, codes_of
 from app.loading.lifecycle import STAGES, LoadState
 from app.loading.negotiation import FALLBACKS, LoadMode
 from app.loading.request import DeclaredDevice, PlanRequest
 from app.loading.run import World
-from app.metrics import OTHERS, Metrics
+from app.metrics import LOAD_REASONS, OTHERS, PLAN_REASONS, Metrics
 from app.residency.handles import HandleView
 from app.service import LoaderService, ServiceLimits
 from tests.builders import t0
@@ -113,15 +113,18 @@ def test_every_documented_metric_is_there_with_its_labels_from_the_start(watched
 
 
 def test_closed_label_sets_start_at_zero(watched: Watched) -> None:
-    """rate() sees the first failure of each reason: every error code has its series."""
+    """rate() sees the first failure of each reason: every code that a load or a plan can end with has its series."""
     samples = watched.scrape()
 
     def value(name: str, **labels: str) -> float | None:
         return samples.get((name, frozenset(labels.items())))
 
-    for code in codes_of(GgufdError):
+    for code in LOAD_REASONS:
         assert value("loads_total", outcome="failed", reason=code) == 0
+    for code in PLAN_REASONS:
         assert value("plans_total", outcome="refused", reason=code) == 0
+    for code in ("unreachable", "method_not_allowed", "queue_full", "handle_not_found"):
+        assert value("loads_total", outcome="failed", reason=code) is None
     for code in codes_of(FileError):
         assert value("header_rejects_total", reason=code) == 0
     for step in FALLBACKS:
@@ -136,6 +139,14 @@ def test_closed_label_sets_start_at_zero(watched: Watched) -> None:
         assert value("unload_unreleased_bytes", device=name) == 0
     for mode in ("buffered", "direct", "mmap"):
         assert value("read_bytes_total", source="file", io_mode=mode) == 0
+
+
+def test_every_class_of_error_that_a_load_raises_is_among_the_reasons() -> None:
+    """Files, plans, devices and memory: all their codes, each of which is a code."""
+    for kind in (FileError, PlanError, CapacityError, DeviceError):
+        assert set(codes_of(kind)) <= set(LOAD_REASONS)
+    assert set(PLAN_REASONS) < set(LOAD_REASONS) < set(codes_of(GgufdError))
+    assert len(LOAD_REASONS) == len(set(LOAD_REASONS))
 
 
 def test_the_codes_cover_the_whole_tree() -> None:

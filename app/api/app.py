@@ -18,6 +18,7 @@ from app.api.context import DEFAULT_LIMITS, ApiContext, ApiLimits
 from app.api.faults import in_words
 from app.api.files import add_file_routes
 from app.api.handles import add_handle_routes
+from app.api.index import add_index_route
 from app.api.observing import ObserveRequest, Observing
 from app.api.probes import add_probe_routes
 from app.api.tensors import add_tensor_routes
@@ -84,6 +85,7 @@ def create_app(
         redirect_slashes=False,
     )
     context = ApiContext(service=service, workers=Workers(), limits=limits)
+    add_index_route(app)
     add_handle_routes(app, context)
     add_tensor_routes(app, context)
     add_content_routes(app, context)

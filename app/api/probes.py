@@ -17,10 +17,12 @@ def add_probe_routes(app: FastAPI, context: ApiContext, registry: CollectorRegis
     """Serve the routes of probes and scrapers."""
 
     @app.get("/healthz", summary="Whether the daemon is alive; never depends on a load")
+    @app.head("/healthz", include_in_schema=False)
     async def healthz() -> Response:
         return raw(_ALIVE)  # nothing here may wait: no thread, no lock
 
     @app.get("/readyz", summary="Whether devices are known and the load queue moves")
+    @app.head("/readyz", include_in_schema=False)
     async def readyz() -> Response:
         ready, reason = await context.workers.run(Pool.PROBE, context.service.ready)
         if ready:
@@ -28,6 +30,7 @@ def add_probe_routes(app: FastAPI, context: ApiContext, registry: CollectorRegis
         return problem_answer(BusyError(f"not ready: {reason}", code="not_ready"))
 
     @app.get("/metrics", summary="Metrics for Prometheus")
+    @app.head("/metrics", include_in_schema=False)
     async def metrics(request: Request) -> Response:
         encoder, media_type = choose_encoder(request.headers.get("accept", ""))
         body = await context.workers.run(Pool.PROBE, lambda: encoder(registry))

@@ -11,10 +11,13 @@ from app.api.views import catalog_json
 from app.architectures.registry import load_catalog
 from app.cli.text import plural, table
 
-_HEADER: Final = ("architecture", "rope", "splits", "is")
+_HEADER: Final = ("architecture", "rope", "splits", "what is special")
 _NARROWEST: Final = 60
 _SPLIT: Final = "tensor_split"
-_KINDS: Final = ("encoder", "decoder")
+_TOLD_ELSEWHERE: Final = (_SPLIT, "encoder", "decoder")
+_KINDS: Final = {(True, True): "encoder and decoder", (True, False): "encoder alone"}
+"""What is said of models that have (an encoder, a decoder); a plain stack of layers counts as a decoder, which says
+nothing of what its attention may see, so it is not said."""
 _WORDS: Final = {
     "lone_expert_is_dense": "one expert is dense",
     "v_follows_k": "V on the scale of K",
@@ -62,11 +65,12 @@ _UNUSUAL_WITHOUT: Final = ("flash_attention",)  # said where it is missing
 
 def _what(one: dict[str, Any]) -> str:
     """The capabilities in words; of what nearly all can do, only that one cannot."""
-    words = []
+    has_parts = one["capabilities"]["encoder"], one["capabilities"]["decoder"]
+    words = [_KINDS[has_parts]] if has_parts in _KINDS else []
     for name, has in one["capabilities"].items():
         word = _WORDS.get(name, name.replace("_", " "))
         if name in _UNUSUAL_WITHOUT:
             words += [] if has else [f"no {word}"]
-        elif name != _SPLIT and has:
+        elif name not in _TOLD_ELSEWHERE and has:
             words.append(word)
-    return ", ".join(sorted(words, key=lambda word: (word not in _KINDS, words.index(word))))
+    return ", ".join(words)

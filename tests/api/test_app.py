@@ -9,6 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 
+from app import __version__
 from app.api.app import create_app
 from app.api.context import ApiLimits
 from app.api.workers import Pool, Workers
@@ -114,8 +115,23 @@ def test_an_unforeseen_error_gives_nothing_away(edge: Edge) -> None:
 
 def test_an_unknown_path_is_a_problem(edge: Edge) -> None:
     """What is not served answers 404 as a problem, also with a trailing slash, and never redirects."""
-    for path in ("/", "/v1", "/v1/handles/", "/v1/nothing", "/docs", "/%00", "/v1/handles/a/b/c"):
+    for path in ("/v1", "/v1/handles/", "/v1/nothing", "/docs", "/%00", "/v1/handles/a/b/c"):
         require_problem(edge.ask("GET", path), 404, "not_found")
+
+
+def test_the_index_names_what_is_served(edge: Edge) -> None:
+    """`/` says what this is, and each method and path that the application has, with a sentence."""
+    index = edge.ask("GET", "/").json()
+    assert ("ggufd", __version__, "/openapi.json") == (index["name"], index["version"], index["openapi"])
+    listed = {(one["method"], one["path"]) for one in index["routes"]}
+    assert {("GET", "/"), ("POST", "/v1/handles"), ("GET", "/v1/files/{path}"), ("GET", "/metrics")} <= listed
+    assert all(one["summary"] for one in index["routes"] if one["path"] != "/openapi.json")
+
+
+def test_the_pulse_can_be_felt_without_a_body(edge: Edge) -> None:
+    """HEAD is answered where GET is cheap."""
+    for path in ("/", "/healthz", "/metrics"):
+        assert (200, b"") == ((head := edge.ask("HEAD", path)).status_code, head.content), path
 
 
 @pytest.mark.parametrize(
@@ -124,7 +140,7 @@ def test_an_unknown_path_is_a_problem(edge: Edge) -> None:
         ("PUT", "/v1/handles", "GET, POST"),
         ("POST", "/v1/handles/x", "DELETE, GET"),
         ("DELETE", "/v1/plans", "POST"),
-        ("BREW", "/healthz", "GET"),
+        ("BREW", "/healthz", "GET, HEAD"),
     ],
 )
 def test_a_wrong_method_is_a_problem_that_names_the_right_ones(

@@ -29,11 +29,13 @@ def test_the_catalog_is_a_table_that_fits_the_terminal(columns: int, capsys: pyt
     assert ["qwen35", "imrope", "tensor"] == told["qwen35"].split()[:3]
     for name, words in (
         ("dream", "diffusion"),
-        ("eagle3", "encoder, decoder, draft"),
-        ("grok", "layer   decoder, no flash attention"),
+        ("eagle3", "encoder and decoder, draft"),
+        ("t5encoder", "encoder alone"),
+        ("grok", "layer   no flash attention"),
         ("clip", "refused: a multimodal projector"),
     ):
         assert words in told[name]
+    assert ["bert", "neox", "tensor"] == told["bert"].split()
 
 
 def test_json_is_what_the_daemon_answers(capsys: pytest.CaptureFixture[str]) -> None:
