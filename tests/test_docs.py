@@ -14,12 +14,16 @@ from starlette.routing import Route
 from app.api.app import create_app
 from app.api.bodies import PlanBody
 from app.api.problems import TITLES, all_codes
+from app.api.views import handle_json
 from app.cli.commands import COMMANDS
 from app.cli.sample import write_small_model
+from app.devices.simulated_spec import OPTIONS
+from app.loading.request import PlanRequest
 from app.metrics import LoaderCollector, Metrics
 from app.service import LoaderService, Snapshot
 from app.settings import SETTINGS, Setting
 from tests.daemon import running_daemon
+from tests.worlds import ended, world
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -88,6 +92,33 @@ def test_every_field_of_a_request_has_its_row() -> None:
     """The body's fields are explained, each in a row."""
     section = README.split("## Requests and plans")[1].split("A plan has:")[0]
     assert list(PlanBody.model_fields) == re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+
+
+def members(start: str, end: str) -> set[str]:
+    """What the first columns of the tables between two phrases name."""
+    rows = re.findall(r"^\| (`[^|]*`) \|", README.split(start)[1].split(end)[0], re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+
+def test_every_member_of_an_answer_has_its_row(tmp_path: Path) -> None:
+    """A handle, its plan and an entry of this have the members that the tables explain, and no others."""
+    write_small_model(tmp_path / "m.gguf")
+    service = LoaderService(world(tmp_path))
+    try:
+        handle = ended(service, service.submit(PlanRequest(model="m.gguf")).id)
+        plan = service.handle_plan(handle.id)
+    finally:
+        assert service.close(20)
+    assert handle_json(handle).keys() == members("A handle has:", "## Files")
+    assert plan.keys() == members("A plan has:", "and an entry of")
+    assert plan["tensors"][0].keys() == members("and an entry of", "## Reading a loaded model")
+
+
+def test_every_option_of_a_simulated_device_has_its_row() -> None:
+    """The table of options has each that the setting takes."""
+    section = README.split("## Devices")[1].split("## Architectures")[0]
+    rows = [line.split(" | ")[0] for line in section.splitlines() if line.startswith("| `")]
+    assert set(OPTIONS) == {name for row in rows for name in re.findall(r"`([\w-]+)", row)}
 
 
 def test_every_command_has_its_row() -> None:
