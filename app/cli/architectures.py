@@ -1,7 +1,6 @@
 """`ggufd architectures`: the catalog as a table, or as JSON."""
 
 import argparse
-import shutil
 import sys
 import textwrap
 from typing import Any, Final
@@ -9,10 +8,9 @@ from typing import Any, Final
 from app.api.encoding import encode
 from app.api.views import catalog_json
 from app.architectures.registry import load_catalog
-from app.cli.text import plural, table
+from app.cli.text import line_width, plural, table
 
 _HEADER: Final = ("architecture", "rope", "splits", "what is special")
-_NARROWEST: Final = 60
 _SPLIT: Final = "tensor_split"
 _TOLD_ELSEWHERE: Final = (_SPLIT, "encoder", "decoder")
 _KINDS: Final = {(True, True): "encoder and decoder", (True, False): "encoder alone"}
@@ -36,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.buffer.write(encode(catalog_json(catalog)))
         return 0
-    print(as_table(catalog_json(catalog)["architectures"], shutil.get_terminal_size((120, 24)).columns))
+    print(as_table(catalog_json(catalog)["architectures"], line_width()))
     refused = sum(1 for one in catalog if one.refused)
     print(f"\n{plural(len(catalog), 'architecture')}, {refused} of them refused;")
     print("splits: over several devices by tensor, or by layer only")
@@ -52,7 +50,7 @@ def as_table(architectures: list[dict[str, Any]], columns: int) -> str:
         for one in architectures
     ]
     taken = sum(max(len(row[place]) for row in (*rows, _HEADER)) + 2 for place in range(3)) + 2
-    width = max(columns, _NARROWEST) - taken
+    width = columns - taken
     lines: list[tuple[str, str, str, str]] = []
     for name, rope, splits, what in rows:
         first, *rest = textwrap.wrap(what, width) or [""]

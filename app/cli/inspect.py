@@ -9,7 +9,7 @@ from typing import Any, Final
 from app.api.encoding import encode
 from app.api.views import file_json
 from app.architectures.registry import load_catalog
-from app.cli.text import plural, printable, table
+from app.cli.text import line_width, plural, printable, table, wrapped
 from app.modelfile.text import shown
 from app.residency.description import describe
 from app.settings import process_settings
@@ -54,19 +54,20 @@ def _as_text(found: dict[str, Any]) -> str:
     what = printable(found["architecture"] or "of no architecture")
     if facts:
         what += f" {printable(facts['type'])}"
-    lines = [
-        printable(found["path"], 400),
-        f"  GGUF version {found['version']}, alignment {found['alignment']},"
+    width = line_width()
+    head = [
+        f"GGUF version {found['version']}, alignment {found['alignment']},"
         f" {human_bytes(found['size_bytes'])} in {plural(len(found['files']), 'file')}",
-        f"  {what}: {plural(found['n_tensors'], 'tensor')}, {found['n_params'] / 1e6:,.1f} M parameters,"
+        f"{what}: {plural(found['n_tensors'], 'tensor')}, {found['n_params'] / 1e6:,.1f} M parameters,"
         f" {human_bytes(found['n_bytes'])} of weights{_bits(found['quantisation'])}",
-        "  can be loaded" if problem is None
-        else f"  cannot be loaded: {problem['code']}: {printable(problem['detail'], 400)}",
-        *(f"  warning: {printable(warning, 400)}" for warning in found["warnings"]),
+        "can be loaded" if problem is None
+        else f"cannot be loaded: {problem['code']}: {printable(problem['detail'], 400)}",
+        *(f"warning: {printable(warning, 400)}" for warning in found["warnings"]),
     ]  # fmt: skip
-    lines += _disagreements(found)
+    lines = [printable(found["path"], 400), *(wrapped(line, width, indent="  ", hanging="    ") for line in head)]
+    lines += _disagreements(found, width)
     if facts:
-        lines += ["", "facts", table((name, _fact(value)) for name, value in facts.items())]
+        lines += ["", "facts", table(((name, _fact(value)) for name, value in facts.items()), width=width)]
     if found["quantisation"]:
         types = [
             (one["type"], str(one["tensors"]), human_bytes(one["bytes"])) for one in found["quantisation"]["types"]
@@ -74,7 +75,7 @@ def _as_text(found: dict[str, Any]) -> str:
         lines += ["", "tensors by type", table(types, header=("type", "tensors", "bytes"), right=(1, 2))]
     entries = [(printable(entry["key"]), _kind(entry), _value(entry)) for entry in found["metadata"]]
     if entries:
-        lines += ["", f"metadata ({len(entries)})", table(entries)]
+        lines += ["", f"metadata ({len(entries)})", table(entries, width=width)]
     return "\n".join(lines)
 
 
@@ -84,19 +85,19 @@ def _bits(quantisation: dict[str, Any] | None) -> str:
     return f", mostly {quantisation['main']} ({quantisation['bits_per_weight']:.2f} bits per weight)"
 
 
-def _disagreements(found: dict[str, Any]) -> list[str]:
+def _disagreements(found: dict[str, Any], width: int) -> list[str]:
     """What is wrong with the keys, and the tensors that are missing, wrong, extra or unused; nothing of what is not."""
     lines: list[str] = []
     told = found["problem"]["detail"] if found["problem"] else ""
     keys = [printable(one["detail"], 400) for one in found["keys"] if not told.endswith(one["detail"])]
     if keys:
-        lines += ["", "also wrong in the metadata", *(f"  {key}" for key in keys)]
+        lines += ["", "also wrong in the metadata", *(wrapped(key, width, indent="  ", hanging="    ") for key in keys)]
     for member, title in _SECTIONS:
         listed, count = found[member], found["counts"][member]
         if not count:
             continue
         rows = [(printable(one["name"]), _tensor(one)) for one in listed[:_SHOWN_TENSORS]]
-        lines += ["", f"{title} ({count})", table(rows)]
+        lines += ["", f"{title} ({count})", table(rows, width=width)]
         if count > len(rows):
             lines.append(f"  and {count - len(rows)} more")
     return lines

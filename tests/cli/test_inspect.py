@@ -13,6 +13,12 @@ from app.modelfile.writer import Typed
 from tests.builders import t0, vocabulary
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal on which sentences stay on one line."""
+    monkeypatch.setenv("COLUMNS", "500")
+
+
 def inspect(capsys: pytest.CaptureFixture[str], path: Path, *flags: str) -> str:
     """What the command prints; it must end well."""
     assert 0 == main(["inspect", str(path), *flags])
@@ -155,3 +161,16 @@ def test_a_path_of_any_bytes_is_shown_escaped(tmp_path: Path, capsys: pytest.Cap
     escaped = rf"{tmp_path}/a\xff\n.gguf"
     assert escaped in inspect(capsys, path)
     assert [escaped] == as_json(capsys, path)["files"]
+
+
+def test_no_line_is_wider_than_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal of 80 columns sentences and values are wrapped."""
+    monkeypatch.setenv("COLUMNS", "80")
+    words = [f"token {index}" for index in range(64)]
+    keys = {"tokenizer.ggml.tokens": Typed(ValueType.STRING, words, array=True), "general.name": "a name " * 20}
+    path = t0(tmp_path / "t0.gguf", set_keys=keys, shapes={"output_norm.weight": (32,)})
+    lines = inspect(capsys, path).splitlines()
+    assert max(map(len, lines[1:])) <= 80
+    assert "wrong_shape" in " ".join(lines)
