@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from pathlib import Path
 KNOWN = frozenset(
     "FROM RUN COPY WORKDIR ENV USER VOLUME EXPOSE STOPSIGNAL HEALTHCHECK ENTRYPOINT CMD".split()  # noqa: SIM905
 )
-STEP_SECONDS = 240
+STEP_SECONDS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,13 @@ class Builder:
     scratch: Path
     lent: dict[str, str]
     stages: dict[str, Stage] = field(default_factory=dict)
+    wanted: Counter[str] = field(default_factory=Counter)
 
     def build(self, steps: Sequence[Step]) -> Stage:
         """The last stage, built."""
         stage: Stage | None = None
+        self.wanted.update(step.text.split(" AS ")[0].strip() for step in steps if step.word == "FROM")
+        self.wanted.update(re.findall(r"--from=(\S+)", " ".join(step.text for step in steps if step.word == "COPY")))
         for step in steps:
             if step.word == "FROM":
                 stage = self._begin(step.text)
@@ -92,9 +96,12 @@ class Builder:
         name = name or f"stage{len(self.stages)}"
         parent = self.stages.get(base)
         root = self.scratch / name
-        subprocess.run(
-            ["cp", "-a", "--reflink=auto", str(parent.root if parent else self.plain), str(root)], check=True
-        )
+        below = parent.root if parent else self.plain
+        self.wanted[base] -= 1
+        if self.wanted[base]:
+            subprocess.run(["cp", "-a", "--reflink=auto", str(below), str(root)], check=True)
+        else:
+            below.rename(root)  # nobody asks for it again
         stage = Stage(name=name, base=parent.base if parent else base, root=root)
         if parent is not None:
             stage.environment = dict(parent.environment)

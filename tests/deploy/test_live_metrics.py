@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from app.errors import GgufdError, codes_of
 from app.loading.lifecycle import STAGES
+from app.metrics import LOAD_REASONS
 from tests.daemon import Daemon, running_daemon
 from tests.deploy.deployment import Query, panel_queries, rule_queries, rules
 from tests.deploy.mix import FLAGS, SECONDS, STUCK_FROM, STUCK_UNTIL, Mix, Told
@@ -92,7 +92,7 @@ def test_loads_are_counted_as_they_were_told(scene: Scene) -> None:
         told = sum(one["state"] == state for one in scene.told.ended)
         assert told == sum(value for (outcome, _), value in counted.items() if outcome == state)
     told_reasons = [one["error"]["code"] for one in scene.told.ended if one["state"] == "failed"]
-    for code in codes_of(GgufdError):
+    for code in LOAD_REASONS:
         assert counted["failed", code] == told_reasons.count(code), code
 
 
