@@ -26,7 +26,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "too_long": "at most {max_length} are taken",
     "too_short": "at least {min_length} are needed",
     "string_too_long": "at most {max_length} characters are taken",
-    "string_too_short": "at least {min_length} characters are needed",
+    "string_too_short": "too short: it takes {min_length} or more",
     "greater_than_equal": "at least {ge} is meant",
     "less_than_equal": "at most {le} is meant",
 }

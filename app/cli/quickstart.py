@@ -93,7 +93,7 @@ def _load(daemon: Client) -> tuple[dict[str, Any], dict[str, Any]]:
 def _stay(child: Child, handle_id: str) -> int | None:
     """Wait until told to stop (None), or until the daemon ends by itself: its exit code."""
     try:
-        _say("\nthe daemon stays until you press Ctrl-C. In another terminal, these work as they stand:\n")
+        _say("\nthe daemon stays until you press Ctrl-C. Try these in another terminal:\n")
         _say("\n".join(f"  {line}" for line in curl_lines(child.url, handle_id)))
         return child.process.wait()
     except KeyboardInterrupt:

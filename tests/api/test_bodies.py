@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.api import jsontext
-from app.api.bodies import CapabilitiesBody, parse_plan
+from app.api.bodies import CapabilitiesBody, parse_plan, plan_request
 from app.devices.facts import Capabilities
 from app.errors import RequestError
 from app.loading.context import ContextRequest
@@ -180,3 +180,27 @@ def test_ordinary_json_is_read_as_python_reads_it(value: Any) -> None:
     text = json.dumps(value)
     if not any(word in text for word in ("NaN", "Infinity")):
         assert json.loads(text) == jsontext.parse(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"model": 5}, "model: a string is meant"),
+        ({"model": ""}, "model: too short: it takes 1 or more"),
+        ({"model": "m" * 5000}, "model: at most 4096 characters are taken"),
+        ({"model": "m", "split_mode": "diagonal"}, "split_mode: only 'none', 'layer', 'row' or 'tensor' can be meant"),
+        ({"model": "m", "tensor_split": "1,2"}, "tensor_split: a list is meant"),
+        ({"model": "m", "tensor_split": ["1"]}, "tensor_split[0]: a number is meant"),
+        ({"model": "m", "devices": ["d"] * 200}, "devices: at most 128 are taken"),
+        ({"model": "m", "devices": [1]}, "devices[0]: a device is a name, or an object that declares one"),
+        ({"model": "m", "devices": [{"name": "d", "memory_bytes": 1.5}]}, "devices[0].memory_bytes: a whole number"),
+        ({"model": "m", "overrides": [1]}, "overrides[0]: an object is meant"),
+        ({"model": "m", "context": {"swa_full": 1}}, "context.swa_full: true or false is meant"),
+    ],
+)
+def test_what_is_wrong_is_said_in_words_of_our_own(body: dict[str, Any], words: str) -> None:
+    """No message shows by which library a body was checked."""
+    with pytest.raises(RequestError) as caught:
+        plan_request(body)
+    assert caught.value.message.startswith(words)
+    assert not any(word in caught.value.message for word in ("Input should", "validation", "should have"))
