@@ -21,7 +21,8 @@ def _derive(hp: HParams) -> HParams:
         if hp.u32(_HEADS) == 0:
             raise bad_value(hp.arch, _HEADS, 0, "at least 1")
         if hp.u32(_LENGTH) <= hp.n_rot():
-            raise bad_value(hp.arch, _LENGTH, hp.u32(_LENGTH), f"more than {hp.n_rot()}, {hp.arch}.rope.dimension_count")
+            expected = f"more than {hp.n_rot()}, {hp.arch}.rope.dimension_count"
+            raise bad_value(hp.arch, _LENGTH, hp.u32(_LENGTH), expected)
         if not any(_indexers(hp)[:1]):
             raise bad_value(hp.arch, latent.INDEXER_TYPES.key, 0, "an indexer in layer 0: later ones may share it")
     return latent.require_unrotated_part(hp)
