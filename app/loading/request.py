@@ -18,7 +18,7 @@ from app.devices.facts import Capabilities
 from app.errors import PlanError, RequestError
 from app.loading.context import ContextRequest, check_context
 from app.loading.negotiation import LoadMode
-from app.planner.patterns import check_pattern
+from app.planner.patterns import check_patterns
 from app.planner.plan import HOST, MAX_DEVICES, Allocator, Override, SplitMode
 
 MAX_LISTED_DEVICES: Final = 128  # more is no fleet one model is spread over, and would only make plans large
@@ -235,7 +235,7 @@ def _check_overrides(overrides: tuple[Override, ...], names: tuple[str, ...]) ->
                 f'{spot}.device: "{_shown(override.device)}" is none of {_listed(places)}',
                 names=places,
             )
-        check_pattern(override.pattern, f"{spot}.pattern")
+    check_patterns([override.pattern for override in overrides], "overrides")
 
 
 def _device_json(device: str | DeclaredDevice) -> str | dict[str, Any]:

@@ -12,7 +12,7 @@ from app.planner.allocation import allocate, describe
 from app.planner.classification import Peers, classify, peers_by_layer
 from app.planner.granularity import granulate
 from app.planner.memory import classify_caches, context_warnings
-from app.planner.placement import Overrides, assign_units, home_of
+from app.planner.placement import Overrides, Units, assign_units, home_of
 from app.planner.plan import (
     MAX_DEVICES,
     Axis,
@@ -48,17 +48,17 @@ def plan_split(understanding: Understanding, targets: SplitTargets) -> SplitPlan
     units = assign_units(understanding.hparams.n_layer_all, targets)
     overrides = Overrides(targets.overrides)
     splitter = Splitter(understanding, targets, peers_by_layer(classified))
+    homes = [_home(item, units, overrides) for item in classified]
+    originals = {(item.tensor.name, home) for item, (home, _) in zip(classified, homes, strict=True) if not item.copy}
+    copies: set[tuple[str, str | None]] = set()
     tensors: list[PlannedTensor] = []
-    placed: set[tuple[str, str | None]] = set()
-    for item in classified:
-        home, where = home_of(item, units)
-        override = overrides.device_for(item.tensor.name)
-        if override is not None:
-            home, where = override.device, f"override {override.pattern!r}"
-        # a copy is one only where the tensor is not already
-        if item.copy and (item.tensor.name, home) in placed:
-            continue
-        placed.add((item.tensor.name, home))
+    for item, (home, where) in zip(classified, homes, strict=True):
+        if item.copy:
+            # a copy is one only where the tensor is not already, whichever of its uses comes first
+            place = (item.tensor.name, home)
+            if place in originals or place in copies:
+                continue
+            copies.add(place)
         tensors.append(splitter.split(item) if home is None else _whole(item, home, where, targets))
     caches: list[PlannedTensor] = []
     for item in classify_caches(understanding, targets):
@@ -74,6 +74,14 @@ def plan_split(understanding: Understanding, targets: SplitTargets) -> SplitPlan
         totals=add_up(tensors, caches, targets),
         warnings=(*warnings, *context_warnings(understanding, targets)),
     )
+
+
+def _home(item: Classified, units: Units, overrides: Overrides) -> tuple[str | None, str]:
+    """The device a tensor lives on (None: on all together), and why."""
+    override = overrides.device_for(item.tensor.name)
+    if override is not None:
+        return override.device, f"override {override.pattern!r}"
+    return home_of(item, units)
 
 
 def refuse_unsplittable(understanding: Understanding, targets: SplitTargets) -> None:

@@ -1,13 +1,14 @@
 """Patterns over names: RE2's syntax, the first that is found, however many there are."""
 
 import re
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import RequestError
-from app.planner.patterns import Patterns, check_pattern
+from app.planner.patterns import MAX_INSTRUCTIONS, Patterns, check_patterns
 
 PIECES = st.sampled_from(["blk", r"\.", "1", r"\d+", "ffn", ".*", "_exps", "(up|down)", "attn", "^", "$"])
 PATTERNS = st.lists(st.lists(PIECES, min_size=1, max_size=4).map("".join), max_size=8)
@@ -37,14 +38,28 @@ def test_states_that_do_not_fit_are_no_wrong_answer() -> None:
 def test_a_fault_is_told_with_its_place(pattern: str, position: int) -> None:
     """A pattern that is not RE2's is refused under its field, with the position of what is wrong."""
     with pytest.raises(RequestError) as refused:
-        check_pattern(pattern, "overrides[0].pattern")
+        check_patterns([pattern], "overrides")
     assert "overrides[0].pattern" == refused.value.facts["field"]
     found = refused.value.facts["position"]
     assert isinstance(found, int)
     assert abs(found - position) <= 1
 
 
-def test_patterns_too_large_together_are_refused() -> None:
-    """Patterns that cannot be compiled together are the request's fault."""
-    with pytest.raises(RequestError, match="too large"):
-        Patterns([f"(.*a){{300}}b{index}" for index in range(300)], "overrides")
+def test_compiling_is_bounded() -> None:
+    """A pattern that is large by itself, and many that are large together, are refused at once."""
+    start = time.monotonic()
+    with pytest.raises(RequestError, match=r"overrides\[1\]\.pattern: pattern too large"):
+        Patterns(["ffn", r"[\pL\pN]{55}"], "overrides")
+    with pytest.raises(RequestError, match="too large together") as refused:
+        Patterns([rf"[\pL]{{{4 + index % 3}}}{index}" for index in range(4096)], "overrides")
+    assert MAX_INSTRUCTIONS == refused.value.facts["expected"]
+    assert time.monotonic() - start < 2
+
+
+def test_as_many_plain_patterns_as_a_request_may_have() -> None:
+    """Thousands of ordinary patterns are taken, and found."""
+    patterns = [rf"blk\.{index}\.ffn_(up|down|gate)_exps" for index in range(4096)]
+    found = Patterns(patterns, "overrides")
+    assert [7, 4095, None] == [
+        found.first(name) for name in ("blk.7.ffn_up_exps.weight", "blk.4095.ffn_gate_exps.weight", "output.weight")
+    ]

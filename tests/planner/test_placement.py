@@ -12,6 +12,7 @@ from app.planner.pipeline import plan_split
 from app.planner.placement import assign_units
 from app.planner.plan import Override, PlanDevice, SplitMode, SplitPlan, SplitTargets
 from tests.builders import t0, t0_moe
+from tests.examples import example_file
 from tests.oracle import HOST, gpu_devices, the_catalog
 
 
@@ -180,3 +181,13 @@ def test_a_tensor_is_spread_over_at_most_sixteen_devices(tmp_path: Path) -> None
     with pytest.raises(PlanError) as refused:
         plan_split(understand(read_model_file(t0(tmp_path / "m.gguf")), the_catalog()), asked)
     assert (16, 17) == (refused.value.facts["expected"], refused.value.facts["found"])
+
+
+@pytest.mark.parametrize("name", ["gemma3n", "gemma4"])
+def test_one_place_holds_one_copy_whichever_use_comes_first(tmp_path: Path, name: str) -> None:
+    """Where the output's use of the embedding is told before the input's, both on the host are one tensor still."""
+    path = example_file(the_catalog().get(name), tmp_path / "m.gguf")
+    plan = _plan(path, n_devices=1, n_gpu_layers=0)
+    assert ["host"] == [tensor.device for tensor in plan.tensors if tensor.name == "token_embd.weight"]
+    moved = _plan(path, ("token_embd", "D0"), n_devices=1)
+    assert ["D0"] == [tensor.device for tensor in moved.tensors if tensor.name == "token_embd.weight"]
