@@ -13,15 +13,16 @@ def allocate(extent: int, granularity: int, weights: Sequence[float], n_devices:
     """Shares of `extent` elements, per device in request order; they add up to `extent`.
 
     Boundaries are laid out in rotated order (device `rotation` first), each rounded down to `granularity`; the last
-    device in rotated order takes the rest. `weights` is empty for an even split; a sum of zero counts as empty.
-    A share may be zero.
+    device in rotated order takes the rest. `weights` is empty for an even split; a sum of zero counts as empty, and
+    it must be a finite float32. A share may be zero.
     """
     scan = _scan(tuple(weights), rotation) if weights else ()
     shares = [0] * n_devices
     low = 0
     for j in range(n_devices - 1):
-        # a length beyond float32's whole numbers can be rounded up: a boundary past the end would be a negative share
-        high = min(_weighted(extent, scan[j], scan[-1]), extent) if scan else extent * (j + 1) // n_devices
+        high = _weighted(extent, scan[j], scan[-1]) if scan else extent * (j + 1) // n_devices
+        # beyond float32's whole numbers a boundary can be rounded past its neighbours: no share is negative
+        high = min(max(high, low), extent)
         high -= high % granularity
         shares[(j + rotation) % n_devices] = high - low
         low = high
@@ -42,7 +43,11 @@ def _scan(weights: tuple[float, ...], rotation: int) -> tuple[np.float32, ...]:
 
 @lru_cache(maxsize=4096)
 def _weighted(extent: int, part: np.float32, whole: np.float32) -> int:
-    return int(np.float32(np.float32(extent) * part) / whole)
+    with np.errstate(over="ignore"):
+        product = np.float32(extent) * part
+    if np.isinf(product):  # ratios so large that the reference's arithmetic has no answer
+        return int(extent * (float(part) / float(whole)))
+    return int(product / whole)
 
 
 def describe(extent: int, shares: Sequence[int], granularity: int, weights: Sequence[float], rotation: int) -> str:

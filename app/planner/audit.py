@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from app.architectures.understanding import Understanding
-from app.planner.plan import PlannedTensor, SplitPlan
+from app.planner.plan import PlannedTensor, SplitPlan, extent_along
 from app.planner.seams import Fault, Numbers, PlannedLayers, SeamProof, seam_proofs
 
 MAX_FAULTS: Final = 64  # per proof: beyond that a plan is not more wrong
@@ -98,7 +98,7 @@ def _conservation(layers: PlannedLayers) -> Outcomes:
         if question in right:
             yield _AGAIN
             continue
-        extent = tensor.shape[axis] if axis < len(tensor.shape) else 1
+        extent = extent_along(tensor.shape, axis)
         shares = layers.shares(tensor)
         if sum(shares) != extent or min(shares) < 0:
             yield Fault(tensor.name, f"shares {_list(shares)} make {sum(shares)}, the axis has {extent}", tensor.name)

@@ -14,7 +14,7 @@ from app.architectures import cache_roles, roles
 from app.architectures.roles import Role
 from app.architectures.split import SplitOverrides
 from app.errors import PlanError
-from app.planner.plan import Segment
+from app.planner.plan import Segment, extent_along
 from app.planner.segmentation import SplitContext
 
 KERNEL_STEP: Final = 128  # below this many elements a kernel runs half empty
@@ -141,7 +141,7 @@ def _output(context: SplitContext, _count: int) -> tuple[Steps, str]:
 
 def _gate(context: SplitContext, _count: int) -> tuple[Steps, str]:
     heads = _Heads(context)
-    if context.tensor.tensor.shape[1] == context.hparams.n_head[context.layer]:
+    if extent_along(context.tensor.tensor.shape, 1) == context.hparams.n_head[context.layer]:
         return (heads.head,), heads.why(f"{heads.head} heads")
     return (heads.q,), heads.why(f"{heads.q} rows")
 

@@ -28,6 +28,7 @@ from app.planner.plan import (
     SplitTargets,
     Tensor,
     Why,
+    extent_along,
 )
 from app.planner.policy import decide_policy
 from app.planner.reduction import reduction
@@ -233,8 +234,8 @@ class Splitter:
         context = SplitContext(
             tensor=item,
             axis=axis,
-            extent=_extent(tensor, axis),
-            block_size=(policy.anchor or tensor).type.block_size,
+            extent=extent_along(tensor.shape, axis),
+            block_size=policy.anchor.type.block_size,
             n_devices=self._n_devices,
             hparams=self._hparams,
             capabilities=self._capabilities,
@@ -291,12 +292,8 @@ def _in_file(tensor: Tensor) -> TensorInfo | None:
     return tensor if isinstance(tensor, TensorInfo) else None
 
 
-def _extent(tensor: Tensor, axis: int) -> int:
-    return tensor.shape[axis] if axis < len(tensor.shape) else 1
-
-
 def _slice_bytes(tensor: Tensor, axis: int, share: int) -> int:
-    extent = _extent(tensor, axis)
+    extent = extent_along(tensor.shape, axis)
     return tensor.nbytes * share // extent if extent else 0
 
 

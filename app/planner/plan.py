@@ -5,6 +5,7 @@ Values of which a plan makes thousands are named tuples, the others frozen data 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple
@@ -20,6 +21,11 @@ MAX_DEVICES = 16  # GGML_BACKEND_META_MAX_DEVICES: more cannot share one tensor
 SplitAxis = Literal[0, 1, 2]
 Axis = Literal[0, 1, 2, "mirrored", "partial"]
 Tensor = TensorInfo | CacheTensor  # of the file, or of the model's memory: the stages treat them alike
+
+
+def extent_along(shape: Sequence[int], axis: int) -> int:
+    """The length of `shape` along `axis`: one beyond its last dimension, as trailing ones are left out."""
+    return shape[axis] if axis < len(shape) else 1
 
 
 class SplitMode(StrEnum):
@@ -94,7 +100,7 @@ class Policy(NamedTuple):
     """Stage 2's answer: along which axis, whose quant block limits the cut, by how much the layer is rotated."""
 
     axis: Axis
-    anchor: Tensor | None
+    anchor: Tensor
     rotation: int
     reason: str
 
@@ -139,7 +145,7 @@ class Reduction:
 
 
 class PlannedTensor(NamedTuple):
-    """One tensor (or one copy of it), placed. The JSON of DESIGN section 4 is `planner.plan.tensor_json` of this.
+    """One tensor (or one copy of it), placed. Its JSON is `render.tensor_json` of this.
 
     `axis` 0, 1, 2, `mirrored` or `partial`: it belongs to all devices and `device` is None. `axis` None: it lives
     whole on `device`. Slices lie on their device in device order within each run of each segment, whatever the

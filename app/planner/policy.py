@@ -13,7 +13,7 @@ from app.architectures.roles import Role
 from app.architectures.split import PolicyRule, SplitOverrides
 from app.errors import PlanError
 from app.planner.classification import Peers
-from app.planner.plan import Classified, Policy
+from app.planner.plan import Classified, Policy, extent_along
 
 _ATTENTION = (roles.ATTN_OUT, roles.SSM_OUT)
 _STATE = (roles.SSM_OUT,)
@@ -127,7 +127,7 @@ def decide_policy(tensor: Classified, peers: Peers, overrides: SplitOverrides, r
 def _standard(tensor: Classified) -> PolicyRule:
     if tensor.role in _NORMED_HEADS:
         # a norm per head has a row for each head and is cut with them; one shared by all heads is mirrored
-        per_head = len(tensor.tensor.shape) > 1 and tensor.tensor.shape[1] != 1
+        per_head = extent_along(tensor.tensor.shape, 1) != 1
         return PolicyRule(
             axis=1 if per_head else "mirrored",
             anchors=(roles.ATTN_OUT,),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from app.architectures.roles import Op
-from app.planner.plan import Axis, Reduction
+from app.planner.plan import Axis, Reduction, extent_along
 
 _SUMS_OVER_AXIS_0: Final = frozenset({Op.MUL_MAT, Op.MUL_MAT_ID})
 _RESULT_BYTES: Final = 4  # results are float32
@@ -23,6 +23,6 @@ def reduction(op: Op, axis: Axis, shape: Sequence[int], shares: Sequence[int]) -
     if axis != 0 or op not in _SUMS_OVER_AXIS_0 or n_devices == 1:
         return None
     partials = sum(share > 0 for share in shares)
-    result_bytes = _RESULT_BYTES * (shape[1] if len(shape) > 1 else 1)
+    result_bytes = _RESULT_BYTES * extent_along(shape, 1)
     moved = (max(partials, 1) - 1) + (n_devices - 1)
     return Reduction(partials=partials, result_bytes=result_bytes, bytes_per_token=result_bytes * moved)

@@ -13,7 +13,7 @@ from app.architectures import roles
 from app.architectures.roles import Role
 from app.architectures.understanding import Understanding
 from app.modelfile.types import TensorInfo
-from app.planner.plan import PlannedTensor, SplitPlan
+from app.planner.plan import PlannedTensor, SplitPlan, extent_along
 
 Shares = tuple[int, ...]
 Units = tuple[Fraction, ...]
@@ -195,7 +195,7 @@ def _attention(layers: PlannedLayers, number: int, layer: Layer) -> Iterator[Fau
     head_k, head_v, group = hp.n_embd_head_k(number), hp.n_embd_head_v(number), hp.n_gqa(number)
     # what meets the output projection: (part, its roles, elements per head, query heads per head of its own)
     gated = layer.get(roles.ATTN_GATE.label)
-    gate_width = gated.shape[1] // max(hp.n_head[number], 1) if gated is not None else 0
+    gate_width = extent_along(gated.shape, 1) // max(hp.n_head[number], 1) if gated is not None else 0
     parts = (
         ("Q", (roles.ATTN_Q, roles.ATTN_Q.bias), parts_of_q * head_k, 1),
         ("K", (roles.ATTN_K, roles.ATTN_K.bias), head_k, group),
@@ -357,7 +357,7 @@ def _fused_widths(
             yield tensor, (n_q, hp.n_embd_k_gqa(number), hp.n_embd_v_gqa(number))
     for tensor in _cut(layer, roles.FFN_UP, roles.FFN_UP.bias):
         assert isinstance(tensor.axis, int)
-        if hp.is_fused_up(number, tensor.shape[tensor.axis]):
+        if hp.is_fused_up(number, extent_along(tensor.shape, tensor.axis)):
             yield tensor, (hp.n_ff[number], hp.n_ff[number])
     for tensor in _cut(layer, roles.FFN_GATE_UP_EXPS):
         yield tensor, (hp.n_ff_exp[number], hp.n_ff_exp[number])

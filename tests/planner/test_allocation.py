@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from app.planner.allocation import allocate
 
-WEIGHTS = st.lists(st.floats(0, 1e6, width=32, allow_nan=False), min_size=1, max_size=16)
+RATIOS = st.one_of(st.floats(0, 1e6, width=32), st.floats(0, float(2**123), width=32))
+WEIGHTS = st.lists(RATIOS, min_size=1, max_size=16)
 
 
 @given(st.integers(0, 2**40), st.integers(1, 4096), WEIGHTS, st.integers(0, 15))
@@ -69,6 +70,12 @@ def test_boundaries_by_ratio_are_float32() -> None:
     """With ratios a boundary is computed in float32, so a long axis can be cut an element off the exact half."""
     assert allocate(2**25 + 3, 1, (1.0, 1.0), 2, 0) == (16777218, 16777217)
     assert allocate(2**25 + 3, 1, (), 2, 0) == (16777217, 16777218)
+
+
+def test_huge_ratios_are_ratios() -> None:
+    """Where length times ratio is beyond float32, the shares are still in the asked proportion."""
+    assert allocate(4096, 32, (1e36, 1e36), 2, 0) == (2048, 2048)
+    assert allocate(4096, 32, (3e37, 1e37, 0.0), 3, 1) == (3072, 1024, 0)
 
 
 def test_no_boundary_lies_past_the_end() -> None:
