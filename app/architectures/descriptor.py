@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 from app.architectures.hparams import HParam, HParams, RopeType
@@ -59,6 +60,18 @@ def by_layers(names: Mapping[int, str]) -> Callable[[HParams], str]:
 
     def size_name(hparams: HParams) -> str:
         return names.get(hparams.n_layer, UNKNOWN_SIZE)
+
+    return size_name
+
+
+def by_layers_and_width(
+    names: Mapping[tuple[int, int], str], otherwise: Mapping[int, str] = MappingProxyType({})
+) -> Callable[[HParams], str]:
+    """A size name that follows from layers and embedding length together, `otherwise` from the layers alone."""
+    by_layers_alone = by_layers(otherwise)
+
+    def size_name(hparams: HParams) -> str:
+        return names.get((hparams.n_layer, hparams.n_embd)) or by_layers_alone(hparams)
 
     return size_name
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from app.architectures import blocks, mixture, roles
 from app.architectures.blocks import need
-from app.architectures.catalog.deepseek import ARCHITECTURE as DEEPSEEK
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import EXPERTS_AFTER_DENSE, ROUTED
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.window import FREQ_BASE_SWA, SLIDING_WINDOW, SWA_PATTERN, optional_window
@@ -55,5 +55,5 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     rope=RopeType.NEOX,
     size_name=by_layers({32: "26B", 56: "6B"}),
-    example={**DEEPSEEK.example, "block_count": 4, "attention.sliding_window": 32},
+    example={**ROUTED, **EXPERTS_AFTER_DENSE, "block_count": 4, "attention.sliding_window": 32},
 )

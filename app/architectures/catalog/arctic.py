@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from app.architectures import blocks, mixture, roles
 from app.architectures.blocks import need
-from app.architectures.catalog.qwen3moe import ARCHITECTURE as QWEN3MOE
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import UNKNOWN_SIZE, Architecture
+from app.architectures.examples import ROUTED
 from app.architectures.hparams import HParams
 from app.architectures.manifest import Expected, Names
 
@@ -32,5 +32,5 @@ ARCHITECTURE = Architecture(
     hparams=(RMS_EPSILON,),
     manifest=_manifest,
     size_name=_size_name,
-    example={**QWEN3MOE.example, "embedding_length": 128},
+    example={**ROUTED, "embedding_length": 128},
 )

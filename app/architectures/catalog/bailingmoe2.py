@@ -5,9 +5,9 @@ from itertools import chain
 
 from app.architectures import blocks, mixture, roles
 from app.architectures.blocks import may, need
-from app.architectures.catalog.deepseek import ARCHITECTURE as DEEPSEEK
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import EXPERTS_AFTER_DENSE, ROUTED
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -55,5 +55,5 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     rope=RopeType.NEOX,
     size_name=by_layers({20: "16B.A1B", 32: "100B.A6B"}),
-    example={**DEEPSEEK.example, "expert_gating_func": 2},
+    example={**ROUTED, **EXPERTS_AFTER_DENSE, "expert_gating_func": 2},
 )

@@ -8,6 +8,7 @@ from app.architectures import blocks, latent, mixture, recurrent, roles, rotary
 from app.architectures.blocks import need
 from app.architectures.common import RMS_EPSILON, bad_value
 from app.architectures.descriptor import UNKNOWN_SIZE, Architecture, Capabilities
+from app.architectures.examples import EXPERTS_AFTER_DENSE, LATENT
 from app.architectures.hparams import Form, HParam, HParams, Kind, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -121,26 +122,11 @@ ARCHITECTURE = Architecture(
     rope=_rope,
     size_name=_size_name,
     example={
-        "context_length": 128,
-        "embedding_length": 64,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "leading_dense_block_count": 1,
-        "expert_feed_forward_length": 256,
-        "expert_shared_count": 1,
-        "expert_count": 4,
-        "expert_used_count": 2,
+        **LATENT,
+        **EXPERTS_AFTER_DENSE,
         "expert_gating_func": 2,
-        "attention.head_count": 4,
         "attention.head_count_kv": [0, 1],
-        "attention.key_length": 48,
-        "attention.value_length": 32,
-        "attention.key_length_mla": 32,
-        "attention.value_length_mla": 16,
         "attention.q_lora_rank": 32,
-        "attention.kv_lora_rank": 32,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "rope.dimension_count": 16,
         "ssm.conv_kernel": 4,
         "kda.head_dim": 16,
         "kda.gate_lower_bound": -5.0,

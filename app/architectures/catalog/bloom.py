@@ -6,15 +6,9 @@ from dataclasses import replace
 from app.architectures import blocks, roles
 from app.architectures.catalog.gpt2 import ARCHITECTURE as GPT2
 from app.architectures.catalog.gpt2 import layers, tied_output
-from app.architectures.descriptor import UNKNOWN_SIZE
+from app.architectures.descriptor import by_layers_and_width
 from app.architectures.hparams import HParams
 from app.architectures.manifest import Expected, Names
-
-
-def _size_name(hp: HParams) -> str:
-    if hp.n_layer == 30:
-        return {2560: "3B", 4096: "7B"}.get(hp.n_embd, UNKNOWN_SIZE)
-    return "1B" if hp.n_layer == 24 else UNKNOWN_SIZE
 
 
 def _derive(hp: HParams) -> HParams:
@@ -28,4 +22,10 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
     yield from layers(hp)
 
 
-ARCHITECTURE = replace(GPT2, name="bloom", derive=_derive, manifest=_manifest, size_name=_size_name)
+ARCHITECTURE = replace(
+    GPT2,
+    name="bloom",
+    derive=_derive,
+    manifest=_manifest,
+    size_name=by_layers_and_width({(30, 2560): "3B", (30, 4096): "7B"}, {24: "1B"}),
+)

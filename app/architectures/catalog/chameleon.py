@@ -6,6 +6,7 @@ from app.architectures import blocks, roles
 from app.architectures.blocks import may, need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import SMALL
 from app.architectures.hparams import HParam, HParams, Kind
 from app.architectures.manifest import Expected, Names
 
@@ -31,12 +32,5 @@ ARCHITECTURE = Architecture(
     hparams=(RMS_EPSILON, HParam("swin_norm", Kind.BOOL)),
     manifest=_manifest,
     size_name=by_layers({32: "7B", 48: "34B"}),
-    example={
-        "context_length": 128,
-        "embedding_length": 128,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
-        "attention.layer_norm_rms_epsilon": 1e-5,
-    },
+    example={**SMALL, "attention.layer_norm_rms_epsilon": 1e-5},
 )

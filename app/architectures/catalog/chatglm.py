@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from app.architectures import blocks, roles
 from app.architectures.blocks import need
-from app.architectures.catalog.llama import ARCHITECTURE as LLAMA
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import UNKNOWN_SIZE, Architecture
+from app.architectures.examples import DENSE
 from app.architectures.hparams import HParams
 from app.architectures.manifest import Expected, Names
 
@@ -36,5 +36,5 @@ ARCHITECTURE = Architecture(
     hparams=(RMS_EPSILON,),
     manifest=_manifest,
     size_name=_size_name,
-    example=LLAMA.example,
+    example=DENSE,
 )

@@ -8,6 +8,7 @@ from app.architectures import blocks, mixture, roles
 from app.architectures.blocks import may, need
 from app.architectures.common import NORM_EPSILON, RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import EXPERTS_AFTER_DENSE, LAYER_NORMED
 from app.architectures.hparams import HParam, HParams, Kind, SwaType
 from app.architectures.manifest import Expected, Names
 from app.architectures.window import FREQ_BASE_SWA, SLIDING_WINDOW, SWA_PATTERN, with_window
@@ -89,19 +90,10 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     size_name=by_layers({49: "30B.A3B"}),
     example={
-        "context_length": 128,
-        "embedding_length": 128,
+        **LAYER_NORMED,
+        **EXPERTS_AFTER_DENSE,
         "block_count": 4,
-        "leading_dense_block_count": 1,
-        "feed_forward_length": 256,
-        "expert_feed_forward_length": 256,
-        "expert_shared_count": 1,
-        "expert_count": 4,
-        "expert_used_count": 2,
         "logit_scale": 0.25,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
         "attention.sliding_window": 32,
-        "attention.layer_norm_epsilon": 1e-5,
     },
 )

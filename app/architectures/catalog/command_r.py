@@ -6,6 +6,7 @@ from app.architectures import blocks, roles
 from app.architectures.blocks import need
 from app.architectures.common import NORM_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import LAYER_NORMED
 from app.architectures.hparams import HParam, HParams, Kind
 from app.architectures.manifest import Expected, Names
 
@@ -37,13 +38,5 @@ ARCHITECTURE = Architecture(
     hparams=(HParam("logit_scale", Kind.F32), NORM_EPSILON),
     manifest=_manifest,
     size_name=by_layers({40: "35B"}),
-    example={
-        "context_length": 128,
-        "embedding_length": 128,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
-        "attention.layer_norm_epsilon": 1e-5,
-    },
+    example={**LAYER_NORMED},
 )

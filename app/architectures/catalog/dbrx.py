@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from app.architectures import blocks, mixture, roles
 from app.architectures.blocks import need
-from app.architectures.catalog.qwen3moe import ARCHITECTURE as QWEN3MOE
 from app.architectures.common import NORM_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import ROUTED
 from app.architectures.hparams import HParam, HParams, Kind, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -36,5 +36,5 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     rope=RopeType.NEOX,
     size_name=by_layers({40: "16x12B"}),
-    example={**QWEN3MOE.example, NORM_EPSILON.key: 1e-5, _CLAMP.key: 8.0},
+    example={**ROUTED, NORM_EPSILON.key: 1e-5, _CLAMP.key: 8.0},
 )

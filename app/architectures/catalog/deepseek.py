@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from app.architectures import blocks, mixture, roles
 from app.architectures.blocks import need
-from app.architectures.catalog.qwen3moe import ARCHITECTURE as QWEN3MOE
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import UNKNOWN_SIZE, Architecture
+from app.architectures.examples import EXPERTS_AFTER_DENSE, ROUTED
 from app.architectures.hparams import HParams
 from app.architectures.manifest import Expected, Names
 
@@ -43,5 +43,5 @@ ARCHITECTURE = Architecture(
     derive=mixture.experts_after_dense,
     manifest=_manifest,
     size_name=_size_name,
-    example={**QWEN3MOE.example, "leading_dense_block_count": 1, "expert_shared_count": 1},
+    example={**ROUTED, **EXPERTS_AFTER_DENSE},
 )

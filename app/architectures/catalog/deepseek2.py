@@ -6,6 +6,7 @@ from app.architectures import blocks, latent, mixture, roles
 from app.architectures.blocks import may, need
 from app.architectures.common import RMS_EPSILON, require
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
+from app.architectures.examples import EXPERTS_AFTER_DENSE, LATENT
 from app.architectures.hparams import HParam, HParams, Kind
 from app.architectures.manifest import Expected, Names
 
@@ -95,25 +96,5 @@ ARCHITECTURE = Architecture(
     derive=_derive,
     manifest=_manifest,
     size_name=by_layers({27: "16B", 47: "30B.A3B", 60: "236B", 61: "671B"}),
-    example={
-        "context_length": 128,
-        "embedding_length": 64,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "leading_dense_block_count": 1,
-        "expert_feed_forward_length": 256,
-        "expert_shared_count": 1,
-        "expert_count": 4,
-        "expert_used_count": 2,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 1,
-        "attention.key_length": 48,
-        "attention.value_length": 32,
-        "attention.key_length_mla": 32,
-        "attention.value_length_mla": 16,
-        "attention.q_lora_rank": 32,
-        "attention.kv_lora_rank": 32,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "rope.dimension_count": 16,
-    },
+    example={**LATENT, **EXPERTS_AFTER_DENSE, "attention.q_lora_rank": 32},
 )

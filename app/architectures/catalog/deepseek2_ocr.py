@@ -7,6 +7,7 @@ from app.architectures.blocks import need
 from app.architectures.catalog.deepseek2 import ROUTED_KEYS, routed
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import EXPERTS_AFTER_DENSE, SMALL
 from app.architectures.hparams import HParams
 from app.architectures.manifest import Expected, Names
 
@@ -32,17 +33,5 @@ ARCHITECTURE = Architecture(
     derive=mixture.experts_after_dense,
     manifest=_manifest,
     size_name=by_layers({12: "3B"}),
-    example={
-        "context_length": 128,
-        "embedding_length": 128,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "leading_dense_block_count": 1,
-        "expert_feed_forward_length": 256,
-        "expert_shared_count": 1,
-        "expert_count": 4,
-        "expert_used_count": 2,
-        "attention.head_count": 4,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-    },
+    example={**SMALL, **EXPERTS_AFTER_DENSE, "attention.layer_norm_rms_epsilon": 1e-6},
 )

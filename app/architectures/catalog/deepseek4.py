@@ -9,6 +9,7 @@ from app.architectures.cache_roles import CACHE_INDEXER_K, CACHE_K, CACHE_V
 from app.architectures.common import RMS_EPSILON, bad_value
 from app.architectures.compressed_memory import compressed
 from app.architectures.descriptor import Architecture, Capabilities
+from app.architectures.examples import INDEXER, ROUTED
 from app.architectures.hparams import Form, HParam, HParams, Kind, SwaType
 from app.architectures.manifest import Expected, Names
 from app.architectures.memory import CacheTensor, MemoryRequest
@@ -231,28 +232,19 @@ ARCHITECTURE = Architecture(
     memory=_memory,
     split=GROUPED_SPLIT,
     example={
-        "context_length": 128,
+        **ROUTED,
+        **INDEXER,
         "embedding_length": 64,
         "block_count": 3,
-        "feed_forward_length": 256,
-        "expert_feed_forward_length": 256,
         "expert_shared_count": 1,
-        "expert_count": 4,
-        "expert_used_count": 2,
         "expert_gating_func": 4,
         "expert_weights_scale": 1.5,
         "expert_weights_norm": True,
         "swiglu_clamp_exp": 10.0,
         "attention.head_count": 8,
         "attention.head_count_kv": 1,
-        "attention.key_length": 32,
-        "attention.value_length": 32,
         "attention.q_lora_rank": 32,
         "attention.sliding_window": 32,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "attention.indexer.head_count": 2,
-        "attention.indexer.key_length": 32,
-        "attention.indexer.top_k": 8,
         "attention.output_group_count": 4,
         "attention.output_lora_rank": 32,
         "attention.compress_ratios": [0, 4, 128],

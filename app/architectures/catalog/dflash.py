@@ -17,6 +17,7 @@ from app.architectures.catalog.deepseek4 import (
 )
 from app.architectures.common import RMS_EPSILON, bad_value, require
 from app.architectures.descriptor import Architecture, Capabilities
+from app.architectures.examples import DENSE
 from app.architectures.hparams import Form, HParam, HParams, Kind, RopeType, SwaType
 from app.architectures.manifest import Expected, Names
 from app.architectures.memory import CacheTensor, MemoryRequest
@@ -237,13 +238,7 @@ ARCHITECTURE = Architecture(
     rope=_rope,
     split=_split,
     example={
-        "context_length": 128,
-        "embedding_length": 128,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
-        "attention.layer_norm_rms_epsilon": 1e-6,
+        **DENSE,
         "attention.sliding_window": 32,
         "attention.sliding_window_pattern": [True, False],
         "target_layers": [1, 3],

@@ -8,6 +8,7 @@ from app.architectures.attention_memory import attention, indexer
 from app.architectures.blocks import need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
+from app.architectures.examples import EXPERTS_AFTER_DENSE, INDEXER, LATENT
 from app.architectures.hparams import Form, HParam, HParams, Kind, SwaType
 from app.architectures.manifest import Expected, Names
 from app.architectures.memory import CacheTensor, MemoryRequest
@@ -120,35 +121,17 @@ ARCHITECTURE = Architecture(
     memory=_memory,
     size_name=by_layers({46: "288B.A19B"}),
     example={
-        "context_length": 128,
-        "embedding_length": 64,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "leading_dense_block_count": 1,
-        "expert_feed_forward_length": 256,
-        "expert_shared_count": 1,
-        "expert_count": 4,
-        "expert_used_count": 2,
+        **LATENT,
+        **EXPERTS_AFTER_DENSE,
+        **INDEXER,
         "expert_gating_func": 2,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 1,
-        "attention.key_length": 48,
-        "attention.value_length": 32,
-        "attention.key_length_mla": 32,
-        "attention.value_length_mla": 16,
         "attention.key_length_mla_swa": 32,
         "attention.value_length_mla_swa": 32,
         "attention.q_lora_rank": 32,
-        "attention.kv_lora_rank": 32,
         "attention.kv_lora_rank_swa": 16,
         "attention.sliding_window": 32,
         "attention.sliding_window_pattern": [1, 0],
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "attention.indexer.head_count": 2,
-        "attention.indexer.key_length": 32,
-        "attention.indexer.top_k": 8,
         "attention.indexer.types": [0, 1],
-        "rope.dimension_count": 16,
         "rope.freq_base_swa": 10000.0,
     },
 )

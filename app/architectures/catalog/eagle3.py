@@ -7,6 +7,7 @@ from app.architectures.blocks import may, need
 from app.architectures.catalog.dflash import draft_map, draft_vocabulary
 from app.architectures.common import RMS_EPSILON, bad_value
 from app.architectures.descriptor import Architecture, Capabilities
+from app.architectures.examples import DENSE
 from app.architectures.hparams import Form, HParam, HParams, Kind
 from app.architectures.manifest import Expected, Names
 
@@ -67,15 +68,5 @@ ARCHITECTURE = Architecture(
     ),
     derive=_derive,
     manifest=_manifest,
-    example={
-        "context_length": 128,
-        "embedding_length": 128,
-        "block_count": 1,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
-        "attention.layer_norm_rms_epsilon": 1e-5,
-        "target_layers": [1, 2, 3],
-        "target_hidden_size": 64,
-    },
+    example={**DENSE, "block_count": 1, "target_layers": [1, 2, 3], "target_hidden_size": 64},
 )

@@ -8,6 +8,7 @@ from app.architectures.blocks import may, need
 from app.architectures.catalog.ernie4_5 import ARCHITECTURE as ERNIE
 from app.architectures.catalog.ernie4_5 import dense
 from app.architectures.catalog.ernie4_5 import manifest as ernie_manifest
+from app.architectures.examples import EXPERTS
 from app.architectures.hparams import HParam, HParams
 from app.architectures.manifest import Expected, Names
 from app.architectures.mixture import (
@@ -53,11 +54,9 @@ ARCHITECTURE = replace(
     manifest=_manifest,
     example={
         **ERNIE.example,
+        **EXPERTS,
         "leading_dense_block_count": 1,
         "interleave_moe_layer_step": 1,
-        "expert_count": 4,
-        "expert_used_count": 2,
-        "expert_feed_forward_length": 256,
         "expert_shared_feed_forward_length": 256,
     },
 )

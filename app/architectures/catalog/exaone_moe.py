@@ -8,6 +8,7 @@ from app.architectures import blocks, mixture, roles
 from app.architectures.blocks import may, need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import DENSE, EXPERTS_AFTER_DENSE
 from app.architectures.hparams import HParams, RopeType, SwaType
 from app.architectures.manifest import Expected, Names
 from app.architectures.window import FREQ_BASE_SWA, SLIDING_WINDOW, SWA_PATTERN, with_window
@@ -73,20 +74,11 @@ ARCHITECTURE = Architecture(
     rope=RopeType.NEOX,
     size_name=by_layers({32: "30B.A3B", 48: "235B.A22B"}),
     example={
-        "context_length": 128,
-        "embedding_length": 128,
+        **DENSE,
+        **EXPERTS_AFTER_DENSE,
         "block_count": 5,
         "nextn_predict_layers": 1,
-        "leading_dense_block_count": 1,
-        "feed_forward_length": 256,
-        "expert_feed_forward_length": 256,
-        "expert_shared_count": 1,
-        "expert_count": 4,
-        "expert_used_count": 2,
         "expert_gating_func": 2,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
         "attention.sliding_window": 32,
-        "attention.layer_norm_rms_epsilon": 1e-5,
     },
 )

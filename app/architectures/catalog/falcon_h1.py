@@ -7,6 +7,7 @@ from app.architectures import blocks, recurrent, roles
 from app.architectures.blocks import may, need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
+from app.architectures.examples import DENSE, STATE_SPACE
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.memory import CacheTensor, MemoryRequest
@@ -50,18 +51,5 @@ ARCHITECTURE = Architecture(
     memory=_memory,
     rope=RopeType.NEOX,
     size_name=by_layers({24: "1.5B", 32: "3B", 36: "0.5B", 44: "7B", 66: "1B", 72: "34B"}),
-    example={
-        "context_length": 128,
-        "embedding_length": 64,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
-        "attention.layer_norm_rms_epsilon": 1e-5,
-        "ssm.conv_kernel": 4,
-        "ssm.inner_size": 128,
-        "ssm.state_size": 16,
-        "ssm.time_step_rank": 4,
-        "ssm.group_count": 2,
-    },
+    example={**DENSE, **STATE_SPACE, "embedding_length": 64, "ssm.group_count": 2},
 )

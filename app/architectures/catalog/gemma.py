@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from app.architectures import blocks, roles
 from app.architectures.blocks import need
-from app.architectures.catalog.llama import ARCHITECTURE as LLAMA
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import DENSE
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -27,5 +27,5 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     rope=RopeType.NEOX,
     size_name=by_layers({18: "2B", 28: "7B"}),
-    example={**LLAMA.example, "attention.key_length": 64, "attention.value_length": 64},
+    example={**DENSE, "attention.key_length": 64, "attention.value_length": 64},
 )

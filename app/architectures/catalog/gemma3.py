@@ -6,6 +6,7 @@ from app.architectures import blocks, roles
 from app.architectures.blocks import may, need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import DENSE
 from app.architectures.hparams import HParam, HParams, Kind, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.window import FREQ_BASE_SWA, SLIDING_WINDOW, SWA_PATTERN, optional_window
@@ -49,15 +50,10 @@ ARCHITECTURE = Architecture(
     rope=RopeType.NEOX,
     size_name=by_layers({18: "270M", 26: "1B", 32: "8B", 34: "4B", 48: "12B", 62: "27B"}),
     example={
-        "context_length": 128,
-        "embedding_length": 128,
+        **DENSE,
         "block_count": 7,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
         "attention.key_length": 64,
         "attention.value_length": 64,
         "attention.sliding_window": 32,
-        "attention.layer_norm_rms_epsilon": 1e-6,
     },
 )

@@ -5,9 +5,9 @@ from itertools import chain
 
 from app.architectures import blocks, roles
 from app.architectures.blocks import need
-from app.architectures.catalog.llama import ARCHITECTURE as LLAMA
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import DENSE
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.rotary import ROPE_SECTIONS, uses_mrope
@@ -42,5 +42,5 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     rope=_rope,
     size_name=by_layers({17: "1B", 40: "9B", 61: "32B"}),
-    example=LLAMA.example,
+    example=DENSE,
 )

@@ -5,9 +5,9 @@ from itertools import chain
 
 from app.architectures import blocks, mixture, roles
 from app.architectures.blocks import may, need
-from app.architectures.catalog.deepseek import ARCHITECTURE as DEEPSEEK
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import EXPERTS_AFTER_DENSE, ROUTED
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.rotary import ROPE_SECTIONS, uses_mrope
@@ -61,5 +61,5 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     rope=_rope,
     size_name=by_layers({46: "106B.A12B", 48: "102B.A12B", 92: "355B.A32B"}),
-    example=DEEPSEEK.example,
+    example={**ROUTED, **EXPERTS_AFTER_DENSE},
 )

@@ -8,6 +8,7 @@ from app.architectures.attention_memory import index_keys
 from app.architectures.blocks import tensor
 from app.architectures.common import NORM_EPSILON, RMS_EPSILON, bad_value
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
+from app.architectures.examples import EXPERTS_AFTER_DENSE, INDEXER, LATENT
 from app.architectures.hparams import Form, HParam, HParams, Kind, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.memory import CacheTensor, MemoryRequest
@@ -117,32 +118,15 @@ ARCHITECTURE = Architecture(
     rope=RopeType.NONE,
     size_name=by_layers({45: "320B.A18B"}),
     example={
-        "context_length": 128,
-        "embedding_length": 64,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "leading_dense_block_count": 1,
-        "expert_feed_forward_length": 256,
-        "expert_shared_count": 1,
-        "expert_count": 4,
-        "expert_used_count": 2,
-        "attention.head_count": 4,
+        **LATENT,
+        **EXPERTS_AFTER_DENSE,
+        **INDEXER,
         "attention.head_count_kv": [0, 1],
-        "attention.key_length": 48,
-        "attention.value_length": 32,
-        "attention.key_length_mla": 32,
-        "attention.value_length_mla": 16,
         "attention.q_lora_rank": 32,
-        "attention.kv_lora_rank": 32,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "attention.indexer.head_count": 2,
-        "attention.indexer.key_length": 32,
-        "attention.indexer.top_k": 8,
         "attention.indexer.kpool": 4,
         "hyper_connection.count": 4,
         "hyper_connection.sinkhorn_iterations": 2,
         "hyper_connection.epsilon": 1e-6,
-        "rope.dimension_count": 16,
         "ssm.conv_kernel": 4,
         "kda.head_dim": 16,
     },

@@ -7,6 +7,7 @@ from app.architectures import blocks, roles
 from app.architectures.blocks import need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import ROUTED
 from app.architectures.hparams import Form, HParam, HParams, Kind, RopeType, SwaType
 from app.architectures.manifest import Expected, Names
 from app.architectures.window import SLIDING_WINDOW, SWA_PATTERN, with_window
@@ -52,19 +53,5 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     rope=RopeType.NEOX,
     size_name=by_layers({24: "20B", 36: "120B"}),
-    example={
-        "context_length": 128,
-        "embedding_length": 128,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "expert_feed_forward_length": 256,
-        "expert_count": 4,
-        "expert_used_count": 2,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
-        "attention.key_length": 32,
-        "attention.value_length": 32,
-        "attention.sliding_window": 32,
-        "attention.layer_norm_rms_epsilon": 1e-5,
-    },
+    example={**ROUTED, "attention.sliding_window": 32},
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from app.architectures.catalog.llama import ARCHITECTURE as LLAMA
 from app.architectures.catalog.llama import manifest as llama_manifest
 from app.architectures.common import RMS_EPSILON, bad_value
-from app.architectures.descriptor import by_layers
+from app.architectures.descriptor import by_layers_and_width
 from app.architectures.hparams import Form, HParam, HParams, Kind
 from app.architectures.manifest import Expected, Names
 from app.architectures.mixture import SHARED_FF
@@ -20,14 +20,6 @@ SCALES = (
     SHARED_FF,
 )
 DEEPSTACK = HParam("deepstack_mapping", Kind.I32, form=Form.ARRAY)
-
-_SIZES = by_layers({32: "3B", 64: "30B"})
-_SIZES_AT_40 = {2048: "2B", 2560: "3B", 4096: "8B"}
-
-
-def size_name(hp: HParams) -> str:
-    """The size of a Granite model: 40 layers come in three widths."""
-    return _SIZES_AT_40.get(hp.n_embd, "?B") if hp.n_layer == 40 else _SIZES(hp)
 
 
 def with_deepstack(hp: HParams) -> HParams:
@@ -50,6 +42,6 @@ ARCHITECTURE = replace(
     hparams=(*SCALES, DEEPSTACK),
     derive=with_deepstack,
     manifest=manifest,
-    size_name=size_name,
+    size_name=by_layers_and_width({(40, 2048): "2B", (40, 2560): "3B", (40, 4096): "8B"}, {32: "3B", 64: "30B"}),
     example={**LLAMA.example, "logit_scale": 8.0},
 )

@@ -6,6 +6,7 @@ from app.architectures import blocks, mixture, recurrent, roles
 from app.architectures.blocks import may, need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import UNKNOWN_SIZE, Architecture, Capabilities
+from app.architectures.examples import DENSE, STATE_SPACE
 from app.architectures.hparams import HParam, HParams, Kind, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -76,20 +77,13 @@ ARCHITECTURE = Architecture(
     rope=RopeType.NORM,
     size_name=_size_name,
     example={
-        "context_length": 128,
+        **DENSE,
+        **STATE_SPACE,
         "embedding_length": 64,
-        "block_count": 2,
-        "feed_forward_length": 256,
         "expert_count": 4,
         "expert_used_count": 2,
         "expert_shared_feed_forward_length": 256,
-        "attention.head_count": 4,
         "attention.head_count_kv": [0, 2],
-        "attention.layer_norm_rms_epsilon": 1e-5,
-        "ssm.conv_kernel": 4,
-        "ssm.inner_size": 128,
-        "ssm.state_size": 16,
-        "ssm.time_step_rank": 4,
         "ssm.group_count": 1,
     },
 )

@@ -9,6 +9,7 @@ from app.architectures.blocks import need
 from app.architectures.catalog.granite import ARCHITECTURE as GRANITE
 from app.architectures.catalog.granite import SCALES
 from app.architectures.common import bad_value
+from app.architectures.descriptor import by_layers_and_width
 from app.architectures.hparams import MAX_LAYERS, Form, HParam, HParams, Kind
 from app.architectures.manifest import Expected, Names
 from app.architectures.memory import CacheTensor, MemoryRequest
@@ -19,12 +20,6 @@ _COUNT = HParam("adapters.count", required=True, maximum=_MOST)
 _RANK = HParam("adapters.lora_rank", required=True, maximum=_MOST)
 _ACTIVATE = HParam("adapters.token_ids_activate", Kind.I32, form=Form.LIST, required=True)
 _SUBSTITUTE = HParam("adapters.token_ids_substitute", Kind.I32, form=Form.LIST, required=True)
-
-
-def _size_name(hp: HParams) -> str:
-    if hp.n_layer == 40:
-        return "8B" if hp.n_embd == 4096 else "3B"
-    return "30B" if hp.n_layer == 64 else "?B"
 
 
 def _derive(hp: HParams) -> HParams:
@@ -102,7 +97,7 @@ ARCHITECTURE = replace(
     derive=_derive,
     manifest=_manifest,
     memory=_memory,
-    size_name=_size_name,
+    size_name=by_layers_and_width({(40, 4096): "8B"}, {40: "3B", 64: "30B"}),
     example={
         **GRANITE.example,
         "adapters.count": 2,

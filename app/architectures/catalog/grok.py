@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from app.architectures import blocks, mixture, roles
 from app.architectures.blocks import may, need
-from app.architectures.catalog.qwen3moe import ARCHITECTURE as QWEN3MOE
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
+from app.architectures.examples import ROUTED
 from app.architectures.hparams import HParam, HParams, Kind, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -60,5 +60,5 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     rope=RopeType.NEOX,
     size_name=by_layers({64: "314B"}),
-    example=QWEN3MOE.example,
+    example=ROUTED,
 )

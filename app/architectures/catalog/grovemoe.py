@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from app.architectures import blocks, mixture, roles
 from app.architectures.blocks import need
-from app.architectures.catalog.qwen3moe import ARCHITECTURE as QWEN3MOE
 from app.architectures.common import RMS_EPSILON, bad_value
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import ROUTED
 from app.architectures.hparams import HParam, HParams, Kind, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -43,5 +43,5 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     rope=RopeType.NEOX,
     size_name=by_layers({48: "30B.A3B"}),
-    example={**QWEN3MOE.example, _GROUP_SCALE.key: 0.05, _PER_GROUP.key: 2},
+    example={**ROUTED, _GROUP_SCALE.key: 0.05, _PER_GROUP.key: 2},
 )

@@ -6,6 +6,7 @@ from app.architectures import blocks, roles
 from app.architectures.blocks import need
 from app.architectures.common import RMS_EPSILON, bad_value
 from app.architectures.descriptor import UNKNOWN_SIZE, Architecture
+from app.architectures.examples import DENSE
 from app.architectures.hparams import HParam, HParams, Kind, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.split import SplitOverrides
@@ -53,13 +54,9 @@ ARCHITECTURE = Architecture(
     size_name=_size_name,
     split=SplitOverrides(mirrored="cache slots share blocks, so no cut could suit them all: whole on every device"),
     example={
-        "context_length": 128,
+        **DENSE,
         "embedding_length": 64,
         "block_count": 3,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
-        "attention.layer_norm_rms_epsilon": 1e-6,
         "hrm.layers_per_stack": 1,
         "hrm.h_cycles": 1,
         "hrm.l_cycles": 2,

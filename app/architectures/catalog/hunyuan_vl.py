@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from app.architectures import blocks, roles
 from app.architectures.blocks import need
-from app.architectures.catalog.llama import ARCHITECTURE as LLAMA
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import UNKNOWN_SIZE, Architecture, Capabilities
+from app.architectures.examples import DENSE
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.rotary import ROPE_SECTIONS, uses_mrope
@@ -39,5 +39,5 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     rope=_rope,
     size_name=_size_name,
-    example={**LLAMA.example, "expert_count": 1, "expert_used_count": 1},
+    example={**DENSE, "expert_count": 1, "expert_used_count": 1},
 )

@@ -5,9 +5,9 @@ from itertools import chain
 
 from app.architectures import blocks, mixture, roles
 from app.architectures.blocks import may, need
-from app.architectures.catalog.qwen3moe import ARCHITECTURE as QWEN3MOE
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import ROUTED
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -61,5 +61,5 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     rope=RopeType.NEOX,
     size_name=by_layers({48: "30B.A3B"}),
-    example=QWEN3MOE.example,
+    example=ROUTED,
 )

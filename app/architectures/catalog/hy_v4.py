@@ -8,6 +8,7 @@ from app.architectures.attention_memory import attention, every_layer, indexer
 from app.architectures.blocks import may, need
 from app.architectures.common import RMS_EPSILON, bad_value
 from app.architectures.descriptor import Architecture, Capabilities
+from app.architectures.examples import EXPERTS_AFTER_DENSE, INDEXER, LATENT
 from app.architectures.hparams import Form, HParam, HParams, Kind
 from app.architectures.manifest import Expected, Names
 from app.architectures.memory import CacheTensor, MemoryRequest, refusal
@@ -102,31 +103,13 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     memory=_memory,
     example={
-        "context_length": 128,
-        "embedding_length": 64,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "leading_dense_block_count": 1,
-        "expert_feed_forward_length": 256,
-        "expert_shared_count": 1,
-        "expert_count": 4,
-        "expert_used_count": 2,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 1,
-        "attention.key_length": 48,
-        "attention.value_length": 32,
-        "attention.key_length_mla": 32,
-        "attention.value_length_mla": 16,
+        **LATENT,
+        **EXPERTS_AFTER_DENSE,
+        **INDEXER,
         "attention.q_lora_rank": 32,
-        "attention.kv_lora_rank": 32,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "attention.indexer.head_count": 2,
-        "attention.indexer.key_length": 32,
-        "attention.indexer.top_k": 8,
         "attention.indexer.types": [1, 0],
         "hyper_connection.count": 2,
         "hyper_connection.epsilon": 1e-6,
         "hyper_connection.magnitude": 1.0,
-        "rope.dimension_count": 16,
     },
 )

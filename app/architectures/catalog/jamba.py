@@ -6,6 +6,7 @@ from app.architectures import blocks, mixture, recurrent, roles
 from app.architectures.blocks import need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, Capabilities
+from app.architectures.examples import DENSE, STATE_SPACE
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -42,17 +43,5 @@ ARCHITECTURE = Architecture(
     derive=_derive,
     manifest=_manifest,
     rope=RopeType.NONE,
-    example={
-        "context_length": 128,
-        "embedding_length": 64,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
-        "attention.head_count_kv": [0, 2],
-        "attention.layer_norm_rms_epsilon": 1e-5,
-        "ssm.conv_kernel": 4,
-        "ssm.inner_size": 128,
-        "ssm.state_size": 16,
-        "ssm.time_step_rank": 4,
-    },
+    example={**DENSE, **STATE_SPACE, "embedding_length": 64, "attention.head_count_kv": [0, 2]},
 )

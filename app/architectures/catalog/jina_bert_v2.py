@@ -7,6 +7,7 @@ from app.architectures import blocks, encoder, roles
 from app.architectures.blocks import may, need
 from app.architectures.common import NORM_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import SMALL
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.memory import no_memory
@@ -63,11 +64,7 @@ ARCHITECTURE = Architecture(
     rope=RopeType.NONE,
     size_name=by_layers({4: "33M", 12: "137M"}),
     example={
-        "context_length": 128,
-        "embedding_length": 128,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
+        **SMALL,
         "attention.layer_norm_epsilon": 1e-12,
         "attention.causal": False,
         "tokenizer.ggml.token_type_count": 2,

@@ -6,6 +6,7 @@ from app.architectures import blocks, latent, mixture, recurrent, roles
 from app.architectures.blocks import need, tensor
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
+from app.architectures.examples import EXPERTS_AFTER_DENSE, LATENT
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -81,25 +82,10 @@ ARCHITECTURE = Architecture(
     rope=RopeType.NONE,
     size_name=by_layers({27: "48B.A3B"}),
     example={
-        "context_length": 128,
-        "embedding_length": 64,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "leading_dense_block_count": 1,
-        "expert_feed_forward_length": 256,
-        "expert_shared_count": 1,
-        "expert_count": 4,
-        "expert_used_count": 2,
+        **LATENT,
+        **EXPERTS_AFTER_DENSE,
         "expert_gating_func": 2,
-        "attention.head_count": 4,
         "attention.head_count_kv": [0, 4],
-        "attention.key_length": 48,
-        "attention.value_length": 32,
-        "attention.key_length_mla": 32,
-        "attention.value_length_mla": 16,
-        "attention.kv_lora_rank": 32,
-        "attention.layer_norm_rms_epsilon": 1e-5,
-        "rope.dimension_count": 16,
         "ssm.conv_kernel": 4,
         "kda.head_dim": 16,
     },

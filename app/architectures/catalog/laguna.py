@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from app.architectures import blocks, mixture, roles
 from app.architectures.blocks import need
-from app.architectures.catalog.deepseek import ARCHITECTURE as DEEPSEEK
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import EXPERTS_AFTER_DENSE, ROUTED
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.window import FREQ_BASE_SWA, SLIDING_WINDOW, SWA_PATTERN, optional_window
@@ -66,7 +66,8 @@ ARCHITECTURE = Architecture(
     rope=RopeType.NEOX,
     size_name=by_layers({40: "30B.A3B", 48: "118B.A8B", 70: "230B.A10B"}),
     example={
-        **DEEPSEEK.example,
+        **ROUTED,
+        **EXPERTS_AFTER_DENSE,
         "block_count": 3,
         "attention.head_count": [4, 8, 4],
         "attention.sliding_window": 32,

@@ -8,6 +8,7 @@ from app.architectures.blocks import may, need
 from app.architectures.cache_roles import CACHE_R, CACHE_S
 from app.architectures.common import RMS_EPSILON, bad_value
 from app.architectures.descriptor import UNKNOWN_SIZE, Architecture, Capabilities
+from app.architectures.examples import DENSE
 from app.architectures.hparams import HParam, HParams, RopeType, SwaType
 from app.architectures.manifest import Expected, Names
 from app.architectures.split import PolicyRule, SplitOverrides
@@ -88,14 +89,5 @@ ARCHITECTURE = Architecture(
     split=SplitOverrides(policy={CACHE_R: _MIRRORED, CACHE_S: _MIRRORED}),
     rope=RopeType.NEOX,
     size_name=_size_name,
-    example={
-        "context_length": 128,
-        "embedding_length": 128,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
-        "attention.head_count_kv": [2, 0],
-        "attention.layer_norm_rms_epsilon": 1e-5,
-        "shortconv.l_cache": 3,
-    },
+    example={**DENSE, "attention.head_count_kv": [2, 0], "shortconv.l_cache": 3},
 )

@@ -8,6 +8,7 @@ from app.architectures.catalog.lfm2 import ARCHITECTURE as LFM2
 from app.architectures.catalog.lfm2 import CONV_CACHE, model, with_short_convolution
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import by_layers
+from app.architectures.examples import EXPERTS
 from app.architectures.hparams import HParams
 from app.architectures.manifest import Expected, Names
 
@@ -35,11 +36,9 @@ ARCHITECTURE = replace(
     size_name=by_layers({24: "8B.A1B", 40: "24B.A2B"}),
     example={
         **LFM2.example,
+        **EXPERTS,
         "leading_dense_block_count": 1,
         "attention.head_count_kv": [0, 2],
-        "expert_feed_forward_length": 256,
-        "expert_count": 4,
-        "expert_used_count": 2,
         "expert_gating_func": 2,
     },
 )

@@ -6,6 +6,7 @@ from app.architectures import blocks, roles
 from app.architectures.blocks import may, need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import UNKNOWN_SIZE, Architecture, by_layers
+from app.architectures.examples import DENSE
 from app.architectures.hparams import HParam, HParams
 from app.architectures.manifest import Expected, Names
 from app.architectures.rotary import full_rotation
@@ -86,13 +87,5 @@ ARCHITECTURE = Architecture(
     derive=full_rotation,
     manifest=manifest,
     size_name=_size_name,
-    example={
-        "context_length": 128,
-        "embedding_length": 128,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
-        "attention.layer_norm_rms_epsilon": 1e-5,
-    },
+    example={**DENSE},
 )

@@ -6,6 +6,7 @@ from app.architectures import blocks, roles
 from app.architectures.blocks import need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import UNKNOWN_SIZE, Architecture
+from app.architectures.examples import DENSE, EXPERTS
 from app.architectures.hparams import HParam, HParams, SwaType
 from app.architectures.manifest import Expected, Names
 from app.architectures.mixture import EXPERT_FF_REQUIRED, require_experts, routed, shared_expert, with_expert_widths
@@ -57,16 +58,11 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     size_name=_size_name,
     example={
-        "context_length": 128,
-        "embedding_length": 128,
+        **DENSE,
+        **EXPERTS,
         "block_count": 4,
         "feed_forward_length": 512,
-        "expert_feed_forward_length": 256,
-        "expert_count": 4,
         "expert_used_count": 1,
         "interleave_moe_layer_step": 2,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
-        "attention.layer_norm_rms_epsilon": 1e-5,
     },
 )

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from app.architectures import blocks, recurrent, roles
 from app.architectures.blocks import need
 from app.architectures.common import RMS_EPSILON
-from app.architectures.descriptor import UNKNOWN_SIZE, Architecture, Capabilities
+from app.architectures.descriptor import Architecture, Capabilities, by_layers_and_width
+from app.architectures.examples import STATE_SPACE
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -27,10 +28,6 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
         yield from recurrent.mamba2(hp, layer)
 
 
-def _size_name(hp: HParams) -> str:
-    return _SIZES.get((hp.n_layer, hp.n_embd), UNKNOWN_SIZE)
-
-
 ARCHITECTURE = Architecture(
     name="mamba2",
     capabilities=Capabilities(tensor_split=False, recurrent=True),
@@ -38,16 +35,13 @@ ARCHITECTURE = Architecture(
     derive=recurrent.with_grouped_ssm,
     manifest=_manifest,
     rope=RopeType.NONE,
-    size_name=_size_name,
+    size_name=by_layers_and_width(_SIZES),
     example={
+        **STATE_SPACE,
         "context_length": 128,
         "embedding_length": 64,
         "block_count": 2,
         "attention.layer_norm_rms_epsilon": 1e-5,
-        "ssm.conv_kernel": 4,
-        "ssm.inner_size": 128,
-        "ssm.state_size": 16,
-        "ssm.time_step_rank": 4,
         "ssm.group_count": 2,
     },
 )

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from app.architectures import blocks, mixture, roles
 from app.architectures.blocks import need
-from app.architectures.catalog.qwen3moe import ARCHITECTURE as QWEN3MOE
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import ROUTED
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.window import FREQ_BASE_SWA, SLIDING_WINDOW, SWA_LAYERS, window_as_listed
@@ -44,7 +44,7 @@ ARCHITECTURE = Architecture(
     rope=RopeType.NEOX,
     size_name=by_layers({24: "20B"}),
     example={
-        **QWEN3MOE.example,
+        **ROUTED,
         "attention.sliding_window": 32,
         "attention.sliding_window_pattern": [True, False],
         mixture.CLAMP_EXPERTS.key: 7.0,

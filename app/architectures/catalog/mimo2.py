@@ -8,6 +8,7 @@ from app.architectures import blocks, roles
 from app.architectures.blocks import may, tensor
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import DENSE, EXPERTS
 from app.architectures.hparams import Form, HParam, HParams, Kind, RopeType, SwaType
 from app.architectures.manifest import Expected, Names
 from app.architectures.window import SLIDING_WINDOW, given_window
@@ -66,19 +67,12 @@ ARCHITECTURE = Architecture(
     rope=RopeType.NEOX,
     size_name=by_layers({48: "310B.A15B"}),
     example={
-        "context_length": 128,
-        "embedding_length": 128,
+        **DENSE,
+        **EXPERTS,
         "block_count": 3,
-        "feed_forward_length": 256,
-        "expert_feed_forward_length": 256,
-        "expert_count": 4,
-        "expert_used_count": 2,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
         "attention.key_length": 48,
         "attention.value_length": 32,
         "attention.sliding_window": 32,
         "attention.sliding_window_pattern": [1, 0, 1],
-        "attention.layer_norm_rms_epsilon": 1e-5,
     },
 )

@@ -7,6 +7,7 @@ from app.architectures import blocks, latent, roles
 from app.architectures.blocks import need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
+from app.architectures.examples import DENSE
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -37,17 +38,13 @@ ARCHITECTURE = Architecture(
     rope=RopeType.NEOX,
     size_name=by_layers({62: "4B"}),
     example={
-        "context_length": 128,
+        **DENSE,
         "embedding_length": 64,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
         "attention.head_count_kv": 4,
         "attention.key_length": 48,
         "attention.value_length": 32,
         "attention.q_lora_rank": 32,
         "attention.kv_lora_rank": 32,
-        "attention.layer_norm_rms_epsilon": 1e-5,
         "rope.dimension_count": 16,
     },
 )

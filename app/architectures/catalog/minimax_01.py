@@ -7,6 +7,7 @@ from app.architectures import blocks, mixture, recurrent, roles
 from app.architectures.blocks import may, need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
+from app.architectures.examples import DENSE
 from app.architectures.hparams import HParam, HParams, Kind, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.recurrent_memory import trunk_hybrid
@@ -48,17 +49,5 @@ ARCHITECTURE = Architecture(
     memory=trunk_hybrid,
     rope=RopeType.NEOX,
     size_name=by_layers({80: "456B"}),
-    example={
-        "context_length": 128,
-        "embedding_length": 128,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "expert_count": 4,
-        "expert_used_count": 2,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
-        "attention.layer_norm_rms_epsilon": 1e-5,
-        "residual_scale": 3.5,
-        "full_attention_interval": 2,
-    },
+    example={**DENSE, "expert_count": 4, "expert_used_count": 2, "residual_scale": 3.5, "full_attention_interval": 2},
 )

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from app.architectures import blocks, mixture, roles
 from app.architectures.blocks import need
-from app.architectures.catalog.qwen3moe import ARCHITECTURE as QWEN3MOE
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
+from app.architectures.examples import ROUTED
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -34,5 +34,5 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     rope=RopeType.NEOX,
     size_name=by_layers({62: "230B.A10B"}),
-    example=QWEN3MOE.example,
+    example=ROUTED,
 )

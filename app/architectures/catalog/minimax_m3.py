@@ -7,6 +7,7 @@ from app.architectures.attention_memory import attention, every_layer, indexer
 from app.architectures.blocks import need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
+from app.architectures.examples import DENSE, EXPERTS_AFTER_DENSE, INDEXER
 from app.architectures.hparams import HParam, HParams, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.memory import CacheTensor, MemoryRequest
@@ -70,21 +71,10 @@ ARCHITECTURE = Architecture(
     rope=RopeType.NEOX,
     size_name=by_layers({60: "428B.A23B"}),
     example={
-        "context_length": 128,
-        "embedding_length": 128,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "leading_dense_block_count": 1,
-        "expert_feed_forward_length": 256,
-        "expert_shared_count": 1,
-        "expert_count": 4,
-        "expert_used_count": 2,
+        **DENSE,
+        **EXPERTS_AFTER_DENSE,
+        **INDEXER,
         "expert_gating_func": 2,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "attention.indexer.head_count": 2,
-        "attention.indexer.key_length": 32,
         "attention.indexer.top_k": 2,
         "attention.indexer.block_size": 16,
         "attention.indexer.local_blocks": 1,

@@ -7,6 +7,7 @@ from app.architectures import blocks, roles
 from app.architectures.blocks import may, need, tensor
 from app.architectures.common import NORM_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import SMALL
 from app.architectures.hparams import HParam, HParams, Kind, RopeType, SwaType
 from app.architectures.manifest import Expected, Names
 from app.architectures.memory import no_memory
@@ -53,11 +54,8 @@ ARCHITECTURE = Architecture(
     rope=RopeType.NEOX,
     size_name=by_layers({12: "47M", 22: "149M", 28: "395M"}),
     example={
-        "context_length": 128,
-        "embedding_length": 128,
+        **SMALL,
         "block_count": 4,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
         "attention.layer_norm_epsilon": 1e-5,
         "attention.sliding_window": 32,
         "attention.causal": False,

@@ -7,6 +7,7 @@ from app.architectures import blocks, roles
 from app.architectures.blocks import need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import DENSE
 from app.architectures.hparams import HParam, HParams, Kind, SwaType
 from app.architectures.manifest import Expected, Names
 from app.architectures.window import SLIDING_WINDOW, SWA_PATTERN, with_window
@@ -44,15 +45,5 @@ ARCHITECTURE = Architecture(
     derive=_derive,
     manifest=_manifest,
     size_name=by_layers({52: "30B"}),
-    example={
-        "context_length": 128,
-        "embedding_length": 128,
-        "block_count": 4,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "attention.sliding_window": 32,
-        "logit_scale": 1.0,
-    },
+    example={**DENSE, "block_count": 4, "attention.sliding_window": 32, "logit_scale": 1.0},
 )

@@ -8,6 +8,7 @@ from app.architectures import blocks, mixture, recurrent, roles
 from app.architectures.blocks import may, need, tensor
 from app.architectures.common import NORM_EPSILON, RMS_EPSILON
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
+from app.architectures.examples import LAYER_NORMED, STATE_SPACE
 from app.architectures.hparams import HParam, HParams, Kind, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.memory import CacheTensor, MemoryRequest
@@ -138,17 +139,12 @@ ARCHITECTURE = Architecture(
     rope=RopeType.NONE,
     size_name=_size_name,
     example={
-        "context_length": 128,
+        **LAYER_NORMED,
+        **STATE_SPACE,
         "embedding_length": 64,
         "block_count": 3,
         "feed_forward_length": [0, 0, 256],
-        "attention.head_count": 4,
         "attention.head_count_kv": [0, 2, 0],
-        "attention.layer_norm_epsilon": 1e-5,
-        "ssm.conv_kernel": 4,
-        "ssm.inner_size": 128,
-        "ssm.state_size": 16,
-        "ssm.time_step_rank": 4,
         "ssm.group_count": 2,
     },
 )

@@ -3,15 +3,10 @@
 from dataclasses import replace
 
 from app.architectures.catalog.nemotron_h import ARCHITECTURE as NEMOTRON_H
+from app.architectures.examples import EXPERTS
 
 ARCHITECTURE = replace(
     NEMOTRON_H,
     name="nemotron_h_moe",
-    example={
-        **NEMOTRON_H.example,
-        "expert_feed_forward_length": 256,
-        "expert_shared_feed_forward_length": 256,
-        "expert_count": 4,
-        "expert_used_count": 2,
-    },
+    example={**NEMOTRON_H.example, **EXPERTS, "expert_shared_feed_forward_length": 256},
 )

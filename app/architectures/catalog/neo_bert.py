@@ -6,6 +6,7 @@ from app.architectures import blocks, encoder, roles
 from app.architectures.blocks import need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import SMALL
 from app.architectures.hparams import HParams
 from app.architectures.manifest import Expected, Names
 from app.architectures.memory import no_memory
@@ -30,13 +31,5 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     memory=no_memory,
     size_name=by_layers({28: "250M"}),
-    example={
-        "context_length": 128,
-        "embedding_length": 128,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
-        "attention.layer_norm_rms_epsilon": 1e-5,
-        "attention.causal": False,
-    },
+    example={**SMALL, "attention.layer_norm_rms_epsilon": 1e-5, "attention.causal": False},
 )

@@ -6,6 +6,7 @@ from app.architectures import blocks, roles
 from app.architectures.blocks import need
 from app.architectures.common import RMS_EPSILON, bad_value
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
+from app.architectures.examples import DENSE
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.window import FREQ_BASE_SWA, SLIDING_WINDOW, SWA_PATTERN, optional_window
@@ -41,14 +42,5 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     rope=RopeType.NEOX,
     size_name=by_layers({16: "1B", 32: "7B", 40: "13B", 64: "32B"}),
-    example={
-        "context_length": 128,
-        "embedding_length": 128,
-        "block_count": 4,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
-        "attention.sliding_window": 32,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-    },
+    example={**DENSE, "block_count": 4, "attention.sliding_window": 32},
 )

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from app.architectures import blocks, roles
 from app.architectures.common import RMS_EPSILON, bad_value
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
+from app.architectures.examples import DENSE
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.mixture import require_experts, routed
@@ -34,15 +35,5 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     rope=RopeType.NEOX,
     size_name=by_layers({16: "A1.7B"}),
-    example={
-        "context_length": 128,
-        "embedding_length": 128,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "expert_count": 4,
-        "expert_used_count": 2,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 4,
-        "attention.layer_norm_rms_epsilon": 1e-5,
-    },
+    example={**DENSE, "expert_count": 4, "expert_used_count": 2, "attention.head_count_kv": 4},
 )

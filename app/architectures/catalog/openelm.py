@@ -6,6 +6,7 @@ from app.architectures import blocks, roles
 from app.architectures.blocks import need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import DENSE
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -33,14 +34,11 @@ ARCHITECTURE = Architecture(
     rope=RopeType.NEOX,
     size_name=by_layers({16: "270M", 20: "450M", 28: "1B", 36: "3B"}),
     example={
-        "context_length": 128,
-        "embedding_length": 128,
-        "block_count": 2,
+        **DENSE,
         "feed_forward_length": [256, 512],
         "attention.head_count": [4, 8],
         "attention.head_count_kv": [2, 4],
         "attention.key_length": 32,
         "attention.value_length": 32,
-        "attention.layer_norm_rms_epsilon": 1e-6,
     },
 )

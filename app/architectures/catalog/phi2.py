@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from app.architectures import blocks, roles
 from app.architectures.blocks import need
-from app.architectures.catalog.llama import ARCHITECTURE as LLAMA
 from app.architectures.common import NORM_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import DENSE
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -44,5 +44,5 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     rope=RopeType.NEOX,
     size_name=by_layers({24: "1B", 32: "3B"}),
-    example={**LLAMA.example, NORM_EPSILON.key: 1e-5},
+    example={**DENSE, NORM_EPSILON.key: 1e-5},
 )

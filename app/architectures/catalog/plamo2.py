@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from app.architectures import blocks, recurrent, roles
 from app.architectures.blocks import need
 from app.architectures.common import RMS_EPSILON
-from app.architectures.descriptor import UNKNOWN_SIZE, Architecture, Capabilities
+from app.architectures.descriptor import Architecture, Capabilities, by_layers_and_width
+from app.architectures.examples import DENSE, STATE_SPACE
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -51,12 +52,6 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
         yield need(roles.FFN_POST_NORM.part(""), layer, hp.n_embd)
 
 
-def _size_name(hp: HParams) -> str:
-    if hp.n_layer == 32:
-        return {2048: "2B", 4096: "8B"}.get(hp.n_embd, UNKNOWN_SIZE)
-    return "1B" if hp.n_layer == 16 else UNKNOWN_SIZE
-
-
 ARCHITECTURE = Architecture(
     name="plamo2",
     capabilities=Capabilities(tensor_split=False, hybrid=True),
@@ -64,21 +59,14 @@ ARCHITECTURE = Architecture(
     derive=_derive,
     manifest=_manifest,
     rope=RopeType.NEOX,
-    size_name=_size_name,
+    size_name=by_layers_and_width({(32, 2048): "2B", (32, 4096): "8B"}, {16: "1B"}),
     example={
-        "context_length": 128,
+        **DENSE,
+        **STATE_SPACE,
         "embedding_length": 64,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
         "attention.head_count_kv": [0, 2],
         "attention.key_length": 16,
         "attention.value_length": 16,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "ssm.conv_kernel": 4,
-        "ssm.inner_size": 128,
-        "ssm.state_size": 16,
-        "ssm.time_step_rank": 4,
         "ssm.group_count": 1,
     },
 )

@@ -7,6 +7,7 @@ from app.architectures import blocks, roles
 from app.architectures.blocks import need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import DENSE
 from app.architectures.hparams import HParam, HParams, Kind, RopeType, SwaType
 from app.architectures.manifest import Expected, Names
 from app.architectures.window import SLIDING_WINDOW, SWA_PATTERN, with_window
@@ -43,16 +44,11 @@ ARCHITECTURE = Architecture(
     rope=RopeType.NEOX,
     size_name=by_layers({24: "2B"}),
     example={
-        "context_length": 128,
-        "embedding_length": 128,
+        **DENSE,
         "block_count": 3,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
         "attention.key_length": 32,
         "attention.value_length": 32,
         "attention.sliding_window": 32,
         "attention.sliding_window_pattern": 2,
-        "attention.layer_norm_rms_epsilon": 1e-6,
     },
 )

@@ -6,6 +6,7 @@ from app.architectures import blocks, latent, roles
 from app.architectures.blocks import need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import DENSE
 from app.architectures.hparams import HParams
 from app.architectures.manifest import Expected, Names
 
@@ -33,16 +34,11 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     size_name=by_layers({32: "1.8B"}),
     example={
-        "context_length": 128,
-        "embedding_length": 128,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
+        **DENSE,
         "attention.head_count_kv": 4,
         "attention.key_length": 48,
         "attention.value_length": 32,
         "attention.kv_lora_rank": 32,
-        "attention.layer_norm_rms_epsilon": 1e-5,
         "rope.dimension_count": 16,
     },
 )

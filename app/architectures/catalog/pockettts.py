@@ -6,6 +6,7 @@ from app.architectures import blocks, roles
 from app.architectures.blocks import need
 from app.architectures.common import NORM_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import SMALL
 from app.architectures.hparams import HParams
 from app.architectures.manifest import Expected, Names
 
@@ -29,12 +30,5 @@ ARCHITECTURE = Architecture(
     hparams=(NORM_EPSILON,),
     manifest=_manifest,
     size_name=by_layers({6: "109M", 24: "335M"}),
-    example={
-        "context_length": 128,
-        "embedding_length": 128,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
-        "attention.layer_norm_epsilon": 1e-5,
-    },
+    example={**SMALL, "attention.layer_norm_epsilon": 1e-5},
 )

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from app.architectures import blocks, roles
 from app.architectures.blocks import need
-from app.architectures.catalog.llama import ARCHITECTURE as LLAMA
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import DENSE
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -29,5 +29,5 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     rope=RopeType.NEOX,
     size_name=by_layers({32: "7B", 40: "13B"}),
-    example={**LLAMA.example, "feed_forward_length": 512, "attention.head_count_kv": 4},
+    example={**DENSE, "feed_forward_length": 512, "attention.head_count_kv": 4},
 )

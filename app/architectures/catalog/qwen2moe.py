@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from app.architectures import blocks, mixture, roles
 from app.architectures.blocks import need
-from app.architectures.catalog.qwen3moe import ARCHITECTURE as QWEN3MOE
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import ROUTED
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -30,5 +30,5 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     rope=RopeType.NEOX,
     size_name=by_layers({24: "A2.7B", 28: "57B.A14B"}),
-    example=QWEN3MOE.example,
+    example=ROUTED,
 )

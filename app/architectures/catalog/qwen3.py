@@ -4,22 +4,11 @@ from collections.abc import Iterator
 
 from app.architectures import blocks, roles
 from app.architectures.blocks import may, need
-from app.architectures.catalog.llama import ARCHITECTURE as LLAMA
 from app.architectures.common import RMS_EPSILON
-from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.descriptor import Architecture, by_layers_and_width
+from app.architectures.examples import DENSE
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
-
-_SIZES = by_layers({40: "14B", 64: "32B"})
-
-
-def size_name(hp: HParams) -> str:
-    """The dense sizes of the third generation."""
-    if hp.n_layer == 28:
-        return "0.6B" if hp.n_embd == 1024 else "1.7B"
-    if hp.n_layer == 36:
-        return "4B" if hp.n_embd == 2560 else "8B"
-    return _SIZES(hp)
 
 
 def layers(hp: HParams, names: Names) -> Iterator[Expected]:
@@ -43,6 +32,6 @@ ARCHITECTURE = Architecture(
     hparams=(RMS_EPSILON,),
     manifest=_manifest,
     rope=RopeType.NEOX,
-    size_name=size_name,
-    example={**LLAMA.example, "attention.key_length": 64, "attention.value_length": 64},
+    size_name=by_layers_and_width({(28, 1024): "0.6B", (36, 2560): "4B"}, {28: "1.7B", 36: "8B", 40: "14B", 64: "32B"}),
+    example={**DENSE, "attention.key_length": 64, "attention.value_length": 64},
 )

@@ -8,7 +8,8 @@ from app.architectures import blocks, recurrent, roles, rotary
 from app.architectures.blocks import tensor
 from app.architectures.catalog.qwen3next import gated_attention
 from app.architectures.common import RMS_EPSILON
-from app.architectures.descriptor import UNKNOWN_SIZE, Architecture, Capabilities
+from app.architectures.descriptor import Architecture, Capabilities, by_layers_and_width
+from app.architectures.examples import DENSE, STATE_SPACE
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.recurrent_memory import trunk_hybrid
@@ -20,14 +21,6 @@ FeedForward = Callable[[HParams, Names, int, bool], Iterator[Expected]]
 
 def _derive(hp: HParams) -> HParams:
     return recurrent.recurrent_by_interval(recurrent.with_ssm(hp))
-
-
-def _size_name(hp: HParams) -> str:
-    if hp.n_layer == 24:
-        return "0.8B" if hp.n_embd == 1024 else "2B"
-    if hp.n_layer == 32:
-        return "4B" if hp.n_embd == 2560 else "9B"
-    return "27B" if hp.n_layer == 64 else UNKNOWN_SIZE
 
 
 def _norms(hp: HParams, layer: int, required: bool) -> Iterator[Expected]:
@@ -79,22 +72,15 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     memory=trunk_hybrid,
     rope=RopeType.IMROPE,
-    size_name=_size_name,
+    size_name=by_layers_and_width({(24, 1024): "0.8B", (32, 2560): "4B"}, {24: "2B", 32: "9B", 64: "27B"}),
     example={
-        "context_length": 128,
-        "embedding_length": 128,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
+        **DENSE,
+        **STATE_SPACE,
         "attention.key_length": 32,
         "attention.value_length": 32,
-        "attention.layer_norm_rms_epsilon": 1e-6,
         "rope.dimension_sections": [4, 4, 4, 0],
-        "ssm.conv_kernel": 4,
         "ssm.inner_size": 256,
         "ssm.state_size": 64,
-        "ssm.time_step_rank": 4,
         "ssm.group_count": 2,
         "full_attention_interval": 2,
     },

@@ -8,6 +8,7 @@ from app.architectures.catalog.qwen3next import routed_and_shared
 from app.architectures.catalog.qwen35 import ARCHITECTURE as QWEN35
 from app.architectures.catalog.qwen35 import model
 from app.architectures.descriptor import by_layers
+from app.architectures.examples import EXPERTS
 from app.architectures.hparams import HParams
 from app.architectures.manifest import Expected, Names
 
@@ -34,11 +35,5 @@ ARCHITECTURE = replace(
     derive=_derive,
     manifest=_manifest,
     size_name=by_layers({40: "35B.A3B", 48: "122B.A10B", 60: "397B.A17B"}),
-    example={
-        **QWEN35.example,
-        "expert_feed_forward_length": 256,
-        "expert_shared_feed_forward_length": 256,
-        "expert_count": 4,
-        "expert_used_count": 2,
-    },
+    example={**QWEN35.example, **EXPERTS, "expert_shared_feed_forward_length": 256},
 )

@@ -6,6 +6,7 @@ from app.architectures import blocks, mixture, roles
 from app.architectures.blocks import need
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import ROUTED
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -33,18 +34,5 @@ ARCHITECTURE = Architecture(
     manifest=_manifest,
     rope=RopeType.NEOX,
     size_name=by_layers({48: "30B.A3B", 94: "235B.A22B"}),
-    example={
-        "context_length": 128,
-        "embedding_length": 128,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "expert_feed_forward_length": 256,
-        "expert_count": 4,
-        "expert_used_count": 2,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
-        "attention.key_length": 32,
-        "attention.value_length": 32,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-    },
+    example=ROUTED,
 )

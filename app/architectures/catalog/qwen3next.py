@@ -7,6 +7,7 @@ from app.architectures import blocks, mixture, recurrent, roles
 from app.architectures.blocks import tensor
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
+from app.architectures.examples import ROUTED, STATE_SPACE
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.recurrent_memory import trunk_hybrid
@@ -95,23 +96,11 @@ ARCHITECTURE = Architecture(
     rope=RopeType.NEOX,
     size_name=by_layers({48: "80B.A3B"}),
     example={
-        "context_length": 128,
-        "embedding_length": 128,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "expert_feed_forward_length": 256,
+        **ROUTED,
+        **STATE_SPACE,
         "expert_shared_feed_forward_length": 256,
-        "expert_count": 4,
-        "expert_used_count": 2,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
-        "attention.key_length": 32,
-        "attention.value_length": 32,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "ssm.conv_kernel": 4,
         "ssm.inner_size": 256,
         "ssm.state_size": 64,
-        "ssm.time_step_rank": 4,
         "ssm.group_count": 4,
         "full_attention_interval": 2,
     },

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from app.architectures.catalog import qwen3
-from app.architectures.descriptor import UNKNOWN_SIZE
+from app.architectures.descriptor import by_layers_and_width
 from app.architectures.hparams import HParam, HParams, RopeType
 from app.architectures.rotary import ROPE_SECTIONS
 
@@ -15,18 +15,12 @@ def with_deepstack(hp: HParams) -> HParams:
     return replace(hp, n_deepstack_layers=hp.u32(DEEPSTACK_LAYERS.key))
 
 
-def _size_name(hp: HParams) -> str:
-    if hp.n_layer == 28:
-        return "1.7B"
-    return UNKNOWN_SIZE if hp.n_layer == 40 else qwen3.size_name(hp)
-
-
 ARCHITECTURE = replace(
     qwen3.ARCHITECTURE,
     name="qwen3vl",
     hparams=(DEEPSTACK_LAYERS, replace(ROPE_SECTIONS, required=True), *qwen3.ARCHITECTURE.hparams),
     derive=with_deepstack,
     rope=RopeType.IMROPE,
-    size_name=_size_name,
+    size_name=by_layers_and_width({(36, 2560): "4B"}, {28: "1.7B", 36: "8B", 64: "32B"}),
     example={**qwen3.ARCHITECTURE.example, "n_deepstack_layers": 1, "rope.dimension_sections": [24, 20, 20, 0]},
 )

@@ -10,6 +10,7 @@ from app.architectures.catalog.qwen3next import gated_attention, routed_and_shar
 from app.architectures.catalog.qwen35 import ROPE_SECTIONS
 from app.architectures.common import RMS_EPSILON, bad_value, require
 from app.architectures.descriptor import Architecture, Capabilities, by_layers
+from app.architectures.examples import DENSE, EXPERTS, INDEXER, STATE_SPACE
 from app.architectures.hparams import Form, HParam, HParams, Kind, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.memory import CacheTensor, MemoryRequest
@@ -192,24 +193,13 @@ ARCHITECTURE = Architecture(
     rope=RopeType.IMROPE,
     size_name=by_layers({48: "A3B"}),
     example={
-        "context_length": 128,
+        **DENSE,
+        **EXPERTS,
+        **INDEXER,
+        **STATE_SPACE,
         "embedding_length": 64,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "expert_feed_forward_length": 256,
-        "expert_count": 4,
-        "expert_used_count": 2,
-        "attention.head_count": 4,
-        "attention.head_count_kv": 2,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "attention.indexer.head_count": 2,
-        "attention.indexer.key_length": 32,
-        "attention.indexer.top_k": 8,
         "rope.dimension_sections": [4, 4, 4, 0],
-        "ssm.conv_kernel": 4,
-        "ssm.inner_size": 128,
         "ssm.state_size": 32,
-        "ssm.time_step_rank": 4,
         "ssm.group_count": 2,
         "hyper_connection.count": 2,
         "hyper_connection.low_rank": 16,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from app.architectures import blocks, recurrent, roles
 from app.architectures.blocks import may, need
 from app.architectures.common import NORM_EPSILON, RMS_EPSILON
-from app.architectures.descriptor import UNKNOWN_SIZE, Architecture, Capabilities
+from app.architectures.descriptor import Architecture, Capabilities, by_layers_and_width
 from app.architectures.hparams import HParam, HParams, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -85,12 +85,6 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
         yield from _layer(hp, names, layer)
 
 
-def _size_name(hp: HParams) -> str:
-    if hp.n_layer == 32:
-        return {2560: "3B", 4096: "7B"}.get(hp.n_embd, UNKNOWN_SIZE)
-    return {24: "1.6B", 61: "14B", 64: "32B"}.get(hp.n_layer, UNKNOWN_SIZE)
-
-
 ARCHITECTURE = Architecture(
     name="rwkv6",
     capabilities=Capabilities(recurrent=True),
@@ -104,7 +98,7 @@ ARCHITECTURE = Architecture(
     derive=recurrent.with_wkv_heads,
     manifest=_manifest,
     rope=RopeType.NONE,
-    size_name=_size_name,
+    size_name=by_layers_and_width({(32, 2560): "3B", (32, 4096): "7B"}, {24: "1.6B", 61: "14B", 64: "32B"}),
     example={
         "context_length": 128,
         "embedding_length": 64,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from app.architectures import blocks, recurrent, roles
 from app.architectures.blocks import need
 from app.architectures.catalog.rwkv6 import EITHER_EPSILON, normed_ends
-from app.architectures.descriptor import UNKNOWN_SIZE, Architecture, Capabilities
+from app.architectures.descriptor import Architecture, Capabilities, by_layers_and_width
 from app.architectures.hparams import HParam, HParams, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.roles import Role
@@ -70,10 +70,6 @@ def _manifest(hp: HParams, _names: Names) -> Iterator[Expected]:
         yield from _layer(hp, layer)
 
 
-def _size_name(hp: HParams) -> str:
-    return _SIZES.get((hp.n_layer, hp.n_embd), UNKNOWN_SIZE)
-
-
 ARCHITECTURE = Architecture(
     name="rwkv7",
     capabilities=Capabilities(recurrent=True),
@@ -88,7 +84,7 @@ ARCHITECTURE = Architecture(
     derive=recurrent.with_wkv,
     manifest=_manifest,
     rope=RopeType.NONE,
-    size_name=_size_name,
+    size_name=by_layers_and_width(_SIZES),
     example={
         "context_length": 128,
         "embedding_length": 64,

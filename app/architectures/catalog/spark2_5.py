@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from app.architectures import blocks, roles
 from app.architectures.blocks import need
-from app.architectures.catalog.llama import ARCHITECTURE as LLAMA
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import DENSE
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.window import FREQ_BASE_SWA, SLIDING_WINDOW, SWA_LAYERS, window_as_listed
@@ -34,7 +34,7 @@ ARCHITECTURE = Architecture(
     rope=RopeType.NEOX,
     size_name=by_layers({28: "1.7B"}),
     example={
-        **LLAMA.example,
+        **DENSE,
         "attention.head_count": [4, 8],
         "attention.key_length": 32,
         "attention.value_length": 32,

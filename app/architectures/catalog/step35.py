@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from app.architectures import blocks, mixture, roles
 from app.architectures.blocks import may, need, tensor
-from app.architectures.catalog.qwen3moe import ARCHITECTURE as QWEN3MOE
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import ROUTED
 from app.architectures.hparams import HParams, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.window import FREQ_BASE_SWA, SLIDING_WINDOW, SWA_LAYERS, window_as_listed
@@ -84,7 +84,7 @@ ARCHITECTURE = Architecture(
     rope=RopeType.NEOX,
     size_name=by_layers({45: "196B.A11B"}),
     example={
-        **QWEN3MOE.example,
+        **ROUTED,
         "attention.head_count": [4, 8],
         "attention.sliding_window": 32,
         "attention.sliding_window_pattern": [False, True],

@@ -6,6 +6,7 @@ from app.architectures import blocks, encoder, roles
 from app.architectures.blocks import may, need
 from app.architectures.common import RMS_EPSILON, bad_value
 from app.architectures.descriptor import UNKNOWN_SIZE, Architecture, Capabilities
+from app.architectures.examples import SMALL
 from app.architectures.hparams import HParam, HParams, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -84,11 +85,8 @@ ARCHITECTURE = Architecture(
     rope=RopeType.NONE,
     size_name=_size_name,
     example={
-        "context_length": 128,
+        **SMALL,
         "embedding_length": 64,
-        "block_count": 2,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
         "attention.key_length": 16,
         "attention.value_length": 16,
         "attention.layer_norm_rms_epsilon": 1e-6,

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from app.architectures import blocks, roles
 from app.architectures.blocks import need
-from app.architectures.catalog.llama import ARCHITECTURE as LLAMA
 from app.architectures.common import RMS_EPSILON
 from app.architectures.descriptor import Architecture, by_layers
+from app.architectures.examples import DENSE
 from app.architectures.hparams import HParam, HParams, Kind, RopeType
 from app.architectures.manifest import Expected, Names
 
@@ -33,7 +33,7 @@ ARCHITECTURE = Architecture(
     size_name=by_layers({40: "13B"}),
     # a norm per head is cut at any head: heads as wide as a kernel's step keep Q, K and the norms together
     example={
-        **LLAMA.example,
+        **DENSE,
         "embedding_length": 512,
         "attention.head_count_kv": 4,
         _LOGIT_SCALE.key: 1.0,

@@ -7,6 +7,7 @@ from app.architectures import blocks, roles
 from app.architectures.blocks import need
 from app.architectures.common import NORM_EPSILON, bad_value
 from app.architectures.descriptor import Architecture
+from app.architectures.examples import SMALL
 from app.architectures.hparams import HParam, HParams, Kind, RopeType
 from app.architectures.manifest import Expected, Names
 from app.architectures.memory import no_memory
@@ -122,12 +123,9 @@ ARCHITECTURE = Architecture(
     memory=no_memory,
     rope=RopeType.NONE,
     example={
-        "context_length": 128,
-        "embedding_length": 128,
+        **SMALL,
         "features_length": 64,
         "block_count": 6,
-        "feed_forward_length": 256,
-        "attention.head_count": 4,
         "attention.layer_norm_epsilon": 1e-6,
         "attention.group_norm_epsilon": 1e-6,
         "attention.group_norm_groups": 8,
