@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,11 @@ settings.register_profile(
 )
 settings.register_profile("ci", parent=settings.get_profile("ggufd"), derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI") else "ggufd")
+
+# A shell starts what it puts in the background with SIGINT ignored, and that passes on to every process started from
+# here: a test that interrupts a daemon would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
