@@ -1,15 +1,18 @@
 """A daemon of one's own: started as a child process, asked for its address, and never left behind."""
 
 import ctypes
+import os
 import selectors
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 import app
@@ -36,19 +39,19 @@ def own_daemon(flags: Sequence[str]) -> Iterator[Child]:
 
     It dies with this process, and inherits no settings from the environment.
     """
-    process = subprocess.Popen(  # noqa: S603 -- our own interpreter, our own module
-        [sys.executable, "-P", "-m", "app", "serve", *flags],
-        env=child_environment({"PYTHONPATH": str(Path(app.__file__).resolve().parent.parent)}),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # an interruption from the terminal is for us alone; we pass it on
-        preexec_fn=_die_with_parent,
-    )
-    try:
+    with ExitStack() as stack:
+        with _signals_held_back():
+            process = subprocess.Popen(  # noqa: S603 -- our own interpreter, our own module
+                [sys.executable, "-P", "-m", "app", "serve", *flags],
+                env=child_environment({"PYTHONPATH": str(Path(app.__file__).resolve().parent.parent)}),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,  # an interruption from the terminal is for us alone; we pass it on
+                preexec_fn=partial(_die_with_parent, os.getpid()),
+            )
+            stack.callback(stop, process)
         yield Child(process=process, url=_address(process))
-    finally:
-        stop(process)
 
 
 def stop(process: "subprocess.Popen[str]") -> int:
@@ -85,5 +88,29 @@ def _address(process: "subprocess.Popen[str]") -> str:
     raise UnreachableError(f"the daemon did not listen within {_START_SECONDS:g} s", url=None)
 
 
-def _die_with_parent() -> None:
+@contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Let SIGINT and SIGTERM wait until the end of this; to be used on the main thread.
+
+    What a handler raises while the interpreter forks is dropped, and what it raises between the fork and the return
+    leaves a child that nobody knows.
+    """
+    came: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
+
+
+def _die_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it has died before we could ask for the signal
+        os._exit(1)
