@@ -6,7 +6,8 @@ The order and the defaults are those of the reference (`llama_model_base::load_h
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from app.architectures.hparams import MAX_EXPERTS, MAX_LAYERS, Form, HParam, HParams, Kind, Value, read_values
+from app.architectures.hparams import MAX_EXPERTS, MAX_LAYERS, Form, HParam, HParams, Kind, Value
+from app.architectures.reading import read_values
 from app.errors import MetadataError
 from app.modelfile.types import ArrayValue, KeyValue
 

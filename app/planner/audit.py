@@ -11,8 +11,9 @@ from functools import partial
 from typing import Any, Final
 
 from app.architectures.understanding import Understanding
+from app.planner.lockstep import seam_proofs
 from app.planner.plan import PlannedTensor, SplitPlan, extent_along
-from app.planner.seams import Fault, Numbers, PlannedLayers, SeamProof, seam_proofs
+from app.planner.seams import Fault, Numbers, PlannedLayers, SeamProof
 
 MAX_FAULTS: Final = 64  # per proof: beyond that a plan is not more wrong
 

@@ -7,16 +7,16 @@ device order, equal shares are equal ranges.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 
-from app.architectures import roles
 from app.architectures.roles import Role
 from app.architectures.understanding import Understanding
 from app.modelfile.types import TensorInfo
-from app.planner.plan import PlannedTensor, SplitPlan, extent_along
+from app.planner.plan import PlannedTensor, SplitPlan
 
 Shares = tuple[int, ...]
 Units = tuple[Fraction, ...]
+Layer = Mapping[str, PlannedTensor]  # a layer's tensors by the label of their role
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class PlannedLayers:
         """Tensors of the file that nothing uses."""
         return frozenset(self.understanding.comparison.unused)
 
-    def layers(self) -> Iterator[tuple[int, Mapping[str, PlannedTensor]]]:
+    def layers(self) -> Iterator[tuple[int, Layer]]:
         """The layers that belong to all devices, each with its tensors by role."""
         yield from self._by_layer.items()
 
@@ -75,9 +75,9 @@ class PlannedLayers:
         Decisions are told apart by identity, so a tensor that was cut on its own is always looked at.
         """
         hp = self.hparams
-        facts = (hp.n_head[number], hp.n_head_kv[number], hp.n_ff[number], hp.is_swa[number], hp.is_recr[number])
+        widths = (hp.n_head[number], hp.n_head_kv[number], hp.n_ff[number], hp.n_ff_exp[number])
         cuts = ((role, tensor.axis, id(tensor.segments)) for role, tensor in self._by_layer[number].items())
-        return facts, tuple(cuts)
+        return widths, hp.is_swa[number], hp.is_recr[number], tuple(cuts)
 
     def shares(self, tensor: PlannedTensor) -> Shares:
         """Elements along the axis per device, over all runs."""
@@ -89,44 +89,8 @@ class PlannedLayers:
         return known
 
 
-def seam_proofs() -> list[SeamProof]:
-    """The proofs about seams, in the order a layer is computed."""
-    return [
-        SeamProof("fused_parts", "every part of a fused tensor", _layer_by_layer(_fused_parts)),
-        SeamProof("attention_lockstep", "Q, K, V, their caches and the output projection", _layer_by_layer(_attention)),
-        SeamProof(
-            "state_lockstep", "linear attention: inputs, states and the output projection", _layer_by_layer(_state)
-        ),
-        SeamProof("feed_forward_lockstep", "gate and up with down", _layer_by_layer(_feed_forward)),
-    ]
-
-
-Layer = Mapping[str, PlannedTensor]
-LayerCheck = Callable[["PlannedLayers", int, Layer], "Iterator[Fault | Numbers]"]
-
-
-def _layer_by_layer(check: LayerCheck) -> "Callable[[PlannedLayers], Iterator[Fault | Numbers]]":
-    """Go through all layers; those alike to one that was found right are right."""
-
-    def check_all(layers: PlannedLayers) -> Iterator[Fault | Numbers]:
-        right: dict[object, list[Numbers]] = {}
-        for number, layer in layers.layers():
-            kind = layers.alike(number)
-            known = right.get(kind)
-            if known is not None:
-                yield from known
-                continue
-            outcomes = list(check(layers, number, layer))
-            found = [outcome for outcome in outcomes if isinstance(outcome, Numbers)]
-            if len(found) == len(outcomes):
-                right[kind] = found
-            yield from outcomes
-
-    return check_all
-
-
 @dataclass(frozen=True, slots=True)
-class _Meeting:
+class Meeting:
     """One tensor at a seam: its shares in the seam's unit."""
 
     tensor: PlannedTensor
@@ -134,7 +98,7 @@ class _Meeting:
     units: Units
 
 
-def _compare(seam: str, unit: str, anchor: _Meeting, others: Sequence[_Meeting]) -> Fault | Numbers:
+def compare(seam: str, unit: str, anchor: Meeting, others: Sequence[Meeting]) -> Fault | Numbers:
     """All shares must be whole numbers of the unit, and equal to the anchor's."""
     for meeting in (anchor, *others):
         if not _whole(meeting.units):
@@ -160,7 +124,8 @@ def _compare(seam: str, unit: str, anchor: _Meeting, others: Sequence[_Meeting])
 
 
 @lru_cache(maxsize=4096)
-def _per(shares: Shares, per_unit: int, times: int = 1) -> Units:
+def per(shares: Shares, per_unit: int, times: int = 1) -> Units:
+    """Shares of elements in units of `per_unit` elements, each of which counts `times`; below zero without a unit."""
     if per_unit == 0:
         return tuple(Fraction(-1) for _ in shares)
     return tuple(Fraction(share * times, per_unit) for share in shares)
@@ -175,193 +140,14 @@ def _text(units: Sequence[Fraction]) -> str:
     return "/".join(str(unit) for unit in units)
 
 
-def _is_cut(tensor: PlannedTensor | None) -> bool:
-    return tensor is not None and isinstance(tensor.axis, int)
+def is_cut(tensor: PlannedTensor) -> bool:
+    """Whether every device has a slice of its own, which may be empty."""
+    return isinstance(tensor.axis, int)
 
 
-def _cut(layer: Mapping[str, PlannedTensor], *wanted: Role) -> Iterator[PlannedTensor]:
+def cut_tensors(layer: Layer, *wanted: Role) -> Iterator[PlannedTensor]:
+    """Those of a layer's tensors in the `wanted` roles that are cut."""
     for role in wanted:
         tensor = layer.get(role.label)
-        if tensor is not None and _is_cut(tensor):
+        if tensor is not None and is_cut(tensor):
             yield tensor
-
-
-def _attention(layers: PlannedLayers, number: int, layer: Layer) -> Iterator[Fault | Numbers]:
-    hp, parts_of_q = layers.hparams, layers.capabilities.q_parts
-    out = layer.get(roles.ATTN_OUT.label)
-    if out is None or hp.is_recr[number]:
-        return
-    seam = f"attention of layer {number}"
-    head_k, head_v, group = hp.n_embd_head_k(number), hp.n_embd_head_v(number), hp.n_gqa(number)
-    # what meets the output projection: (part, its roles, elements per head, query heads per head of its own)
-    gated = layer.get(roles.ATTN_GATE.label)
-    gate_width = extent_along(gated.shape, 1) // max(hp.n_head[number], 1) if gated is not None else 0
-    parts = (
-        ("Q", (roles.ATTN_Q, roles.ATTN_Q.bias), parts_of_q * head_k, 1),
-        ("K", (roles.ATTN_K, roles.ATTN_K.bias), head_k, group),
-        ("V", (roles.ATTN_V, roles.ATTN_V.bias), head_v, group),
-        ("sinks", (roles.ATTN_SINKS,), 1, 1),
-        ("gate", (roles.ATTN_GATE,), gate_width, 1),
-        ("norm of Q", (roles.ATTN_Q_NORM,), 1, 1),
-        ("norm of K", (roles.ATTN_K_NORM,), 1, group),
-    )
-    meetings = [
-        _Meeting(tensor, part, _per(layers.shares(tensor), per_head, times))
-        for part, wanted, per_head, times in parts
-        for tensor in _cut(layer, *wanted)
-    ]
-    for tensor in _cut(layer, roles.ATTN_QKV, roles.ATTN_QKV.bias):
-        meetings += _fused_heads(tensor, parts_of_q * head_k, head_k, head_v, group)
-    for label, per_head in (("cache_k", head_k), ("cache_v", head_v)):
-        cache = layer.get(label)
-        if cache is not None and _is_cut(cache):
-            meetings.append(_Meeting(cache, label, _per(layers.shares(cache), per_head, group)))
-    if not meetings and not _is_cut(out):
-        return
-    if not _is_cut(out):
-        yield Fault(seam, f"{meetings[0].tensor.name} is cut and {out.name} is not", out.name)
-        return
-    yield _compare(seam, "head", _Meeting(out, "output", _per(layers.shares(out), head_v)), meetings)
-
-
-def _fused_heads(tensor: PlannedTensor, q: int, k: int, v: int, group: int) -> list[_Meeting]:
-    parts = [part.extents for part in tensor.segments for _ in range(part.repeats)]
-    if len(parts) != 3:
-        return []
-    return [
-        _Meeting(tensor, "fused Q", _per(parts[0], q)),
-        _Meeting(tensor, "fused K", _per(parts[1], k, group)),
-        _Meeting(tensor, "fused V", _per(parts[2], v, group)),
-    ]
-
-
-def _state(layers: PlannedLayers, number: int, layer: Layer) -> Iterator[Fault | Numbers]:
-    hp = layers.hparams
-    head, (_, _, ratio) = hp.ssm_d_state, hp.linear_widths
-    out = layer.get(roles.SSM_OUT.label)
-    if out is None or not layers.capabilities.is_linear(hp, number) or not head or not ratio:
-        return
-    seam = f"linear attention of layer {number}"
-    meetings = []
-    for tensor in _cut(layer, roles.ATTN_QKV, roles.SSM_CONV1D):
-        meetings += _fused_states(tensor, head, ratio)
-    for tensor in _cut(layer, roles.ATTN_GATE):
-        meetings.append(_Meeting(tensor, "gate", _per(layers.shares(tensor), head)))
-    per_head = (roles.SSM_DT.bias, roles.SSM_A, roles.SSM_A_NOSCAN, roles.SSM_ALPHA, roles.SSM_BETA)
-    for tensor in _cut(layer, *per_head):
-        meetings.append(_Meeting(tensor, tensor.role, _per(layers.shares(tensor), 1)))
-    for tensor in _cut(layer, roles.SSM_BETA_ALPHA):
-        meetings.append(_Meeting(tensor, tensor.role, _per(layers.shares(tensor), 2)))
-    states = layer.get("cache_s")
-    if states is not None and _is_cut(states):
-        meetings.append(_Meeting(states, "state", _per(layers.shares(states), head * head)))
-    history = layer.get("cache_r")
-    if history is not None and _is_cut(history) and hp.ssm_d_conv > 1:
-        meetings += _fused_states(history, head * (hp.ssm_d_conv - 1), ratio)
-    if not meetings and not _is_cut(out):
-        return
-    if not _is_cut(out):
-        yield Fault(seam, f"{meetings[0].tensor.name} is cut and {out.name} is not", out.name)
-        return
-    yield _compare(seam, "state head", _Meeting(out, "output", _per(layers.shares(out), head)), meetings)
-
-
-def _fused_states(tensor: PlannedTensor, head: int, ratio: int) -> list[_Meeting]:
-    """Q, K and V of linear attention: `ratio` value heads go with each key head."""
-    runs = [part.extents for part in tensor.segments for _ in range(part.repeats)]
-    if len(runs) < 3:
-        return []
-    values = runs[2] if len(runs) == 3 and ratio == 1 else tuple(sum(run) for run in zip(*runs[2:], strict=True))
-    return [
-        _Meeting(tensor, "fused Q", _per(runs[0], head, ratio)),
-        _Meeting(tensor, "fused K", _per(runs[1], head, ratio)),
-        _Meeting(tensor, "fused V", _per(values, head)),
-    ]
-
-
-_UPS: tuple[tuple[Role, tuple[Role, ...]], ...] = (
-    (roles.FFN_DOWN, (roles.FFN_UP, roles.FFN_UP.bias, roles.FFN_GATE, roles.FFN_GATE.bias)),
-    (
-        roles.FFN_DOWN_EXPS,
-        (
-            roles.FFN_UP_EXPS,
-            roles.FFN_UP_EXPS.bias,
-            roles.FFN_GATE_EXPS,
-            roles.FFN_GATE_EXPS.bias,
-            roles.FFN_GATE_UP_EXPS,
-            roles.FFN_DOWN_EXPS.bias,
-        ),
-    ),
-    (roles.FFN_DOWN_SHEXP, (roles.FFN_UP_SHEXP, roles.FFN_GATE_SHEXP)),
-)
-
-
-def _feed_forward(layers: PlannedLayers, number: int, layer: Layer) -> Iterator[Fault | Numbers]:
-    for down_role, up_roles in _UPS:
-        down = layer.get(down_role.label)
-        if down is None:
-            continue
-        seam = f"{down_role.label} of layer {number}"
-        meetings = []
-        for role in up_roles:
-            tensor = layer.get(role.label)
-            if tensor is not None and tensor.axis != "mirrored":
-                meetings += [_Meeting(tensor, role.label, _per(run, 1)) for run in _runs(tensor)]
-        if not meetings and not _is_cut(down):
-            continue
-        if not _is_cut(down):
-            yield Fault(seam, f"{meetings[0].tensor.name} is cut and {down.name} is not", down.name)
-            continue
-        yield _compare(seam, "hidden unit", _Meeting(down, "down", _per(layers.shares(down), 1)), meetings)
-
-
-def _runs(tensor: PlannedTensor) -> list[tuple[int, ...]]:
-    """The shares of each run of a fused tensor (gate and up); of one that is not, its only run's."""
-    return [part.extents for part in tensor.segments for _ in range(part.repeats)]
-
-
-def _fused_parts(layers: PlannedLayers, number: int, layer: Layer) -> Iterator[Fault | Numbers]:
-    """A boundary between parts is a boundary between runs, so that every device has its share of each part."""
-    for tensor, widths in _fused_widths(layers, number, layer):
-        ends, end = set(), 0
-        for part in tensor.segments:
-            for _ in range(part.repeats):
-                end += sum(part.extents)
-                ends.add(end)
-        seams, at = [], 0
-        for width in widths:
-            at += width
-            seams.append(at)
-        missing = [boundary for boundary in seams if boundary not in ends]
-        if missing:
-            yield Fault(
-                tensor.name,
-                f"parts of {_list(widths)} elements: there is a seam at {missing[0]}, and no run ends there",
-                tensor.name,
-            )
-        else:
-            yield Numbers(partial("{}: parts of {} elements, each cut on its own".format, tensor.name, _list(widths)))
-
-
-def _fused_widths(
-    layers: PlannedLayers, number: int, layer: Mapping[str, PlannedTensor]
-) -> Iterator[tuple[PlannedTensor, tuple[int, ...]]]:
-    hp = layers.hparams
-    if layers.capabilities.is_linear(hp, number):
-        keys, values, _ = hp.linear_widths
-        for tensor in _cut(layer, roles.ATTN_QKV, roles.SSM_CONV1D):
-            yield tensor, (keys, keys, values)
-    else:
-        n_q = layers.capabilities.q_parts * hp.n_head[number] * hp.n_embd_head_k(number)
-        for tensor in _cut(layer, roles.ATTN_QKV, roles.ATTN_QKV.bias):
-            yield tensor, (n_q, hp.n_embd_k_gqa(number), hp.n_embd_v_gqa(number))
-    for tensor in _cut(layer, roles.FFN_UP, roles.FFN_UP.bias):
-        assert isinstance(tensor.axis, int)
-        if hp.is_fused_up(number, extent_along(tensor.shape, tensor.axis)):
-            yield tensor, (hp.n_ff[number], hp.n_ff[number])
-    for tensor in _cut(layer, roles.FFN_GATE_UP_EXPS):
-        yield tensor, (hp.n_ff_exp[number], hp.n_ff_exp[number])
-
-
-def _list(numbers: Sequence[int]) -> str:
-    return "/".join(map(str, numbers))
