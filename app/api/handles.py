@@ -15,8 +15,11 @@ from app.api.workers import Pool
 from app.loading.lifecycle import UNDER_WAY
 
 
-async def until_ended(context: ApiContext, handle_id: str, seconds: float) -> None:
-    """Return when the load of the handle has ended, or `seconds` later; meanwhile no thread is taken."""
+async def until_ended(context: ApiContext, request: Request, handle_id: str, seconds: float) -> None:
+    """Return when the load of the handle has ended, `seconds` later, or when the client of `request` has gone.
+
+    Meanwhile no thread is taken. The body of `request` has been read.
+    """
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
 
@@ -24,11 +27,20 @@ async def until_ended(context: ApiContext, handle_id: str, seconds: float) -> No
         with contextlib.suppress(RuntimeError):  # the loop may be closed by the time a forgotten load ends
             loop.call_soon_threadsafe(ended.set)
 
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        ended.set()
+
     forget = await context.workers.run(Pool.VIEW, lambda: context.service.when_ended(handle_id, wake))
+    watching = asyncio.create_task(watch())
     try:
         async with asyncio.timeout(seconds):
             await ended.wait()
     except TimeoutError:
+        pass
+    finally:
+        watching.cancel()
         forget()
 
 
@@ -46,7 +58,7 @@ def add_handle_routes(app: FastAPI, context: ApiContext) -> None:
         if seconds is None:
             return answer(handle_json(view), 202, headers=headers)
         headers["Preference-Applied"] = f"wait={seconds:g}"
-        await until_ended(context, view.id, seconds)
+        await until_ended(context, request, view.id, seconds)
         view = await workers.run(Pool.VIEW, lambda: service.handle(view.id))
         if view.failure is not None:
             return problem_answer(

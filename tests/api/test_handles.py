@@ -133,6 +133,24 @@ def _wait(url: str, body: dict[str, Any], seconds: int) -> None:
     httpx.post(f"{url}/v1/handles", json=body, headers={"Prefer": f"wait={seconds}"}, timeout=30)
 
 
+def test_a_client_that_goes_away_is_not_waited_for(http: httpx.Client, child: Daemon, slow: str) -> None:
+    """A request whose client breaks off while it waits ends at once; the load goes on."""
+
+    def answered() -> float:
+        series = 'ggufd_http_request_duration_seconds_count{code="202",method="POST",route="/v1/handles"} '
+        return float(http.get("/metrics").text.partition(series)[2].partition("\n")[0])
+
+    before = answered()
+    body = {"model": slow, "devices": ["slow"], "load_mode": "none"}
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{child.url}/v1/handles", json=body, headers={"Prefer": "wait=20"}, timeout=0.5)
+    end = time.monotonic() + 3
+    while answered() == before:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert "transferring" == http.get("/v1/handles").json()["handles"][-1]["state"]
+
+
 def test_a_load_that_fails_while_a_client_waits_is_its_problem(http: httpx.Client, root: Path) -> None:
     """The failure's own status and code, with the handle's id and place; the handle tells the same later."""
     (root / "cut.gguf").write_bytes((t0(root / "whole.gguf")).read_bytes()[:200])
