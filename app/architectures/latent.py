@@ -22,7 +22,6 @@ INDEXER_KEYS: Final = (
     HParam("attention.indexer.top_k", required=True),
 )
 
-
 # one flag for all layers of the trunk, or one for each: whether the layer has an indexer of its own
 INDEXER_TYPES: Final = HParam("attention.indexer.types", form=Form.EITHER)
 

@@ -16,7 +16,7 @@ class Expected(NamedTuple):
 
     `copy`: a further use of a tensor that is already expected, placed again where that use is on another device (tied
     output, rotary tables of later layers). `unused`: known, but never loaded. `reshaped`: only the number of elements
-    must agree. `lazy`: a table read row by row, which may stay on disk. `fused`: a role that may stand in its place.
+    must agree. `fused`: a role that may stand in its place.
 
     (A named tuple, where other values are frozen data classes: a plan makes thousands, and a tuple costs a third.)
     """
@@ -28,7 +28,6 @@ class Expected(NamedTuple):
     copy: bool = False
     unused: bool = False
     reshaped: bool = False
-    lazy: bool = False
     fused: Role | None = None
 
     @property

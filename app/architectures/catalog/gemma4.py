@@ -51,8 +51,7 @@ def _manifest(hp: HParams, names: Names) -> Iterator[Expected]:
     yield from blocks.tied(hp, names)
     yield from blocks.embedding(hp)
     if per_layer:
-        table = need(roles.PER_LAYER_TOKEN_EMBD, None, per_layer * hp.n_layer, hp.n_vocab)
-        yield table._replace(lazy=True)
+        yield need(roles.PER_LAYER_TOKEN_EMBD, None, per_layer * hp.n_layer, hp.n_vocab)
         yield need(roles.PER_LAYER_MODEL_PROJ, 0, hp.n_embd, per_layer * hp.n_layer)
         yield need(roles.PER_LAYER_PROJ_NORM, 0, per_layer)
     yield need(roles.OUTPUT_NORM, None, hp.n_embd)

@@ -95,7 +95,7 @@ def _table(hp: HParams, names: Names) -> Iterator[Expected]:
     found = names.get(roles.PER_LAYER_TOKEN_EMBD.tensor_name())
     if found is not None and len(found.shape) > 1:
         rows = max(rows, found.shape[1])
-    yield Expected(role=roles.PER_LAYER_TOKEN_EMBD, layer=None, shape=(hp.u32(_TABLE_WIDTH), rows), lazy=True)
+    yield need(roles.PER_LAYER_TOKEN_EMBD, None, hp.u32(_TABLE_WIDTH), rows)
 
 
 def _grouped_norm(hp: HParams, role: Role, layer: int | None) -> Expected:
