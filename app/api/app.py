@@ -19,6 +19,7 @@ from app.api.faults import in_words
 from app.api.files import add_file_routes
 from app.api.handles import add_handle_routes
 from app.api.index import add_index_route
+from app.api.leaving import Leaving
 from app.api.observing import ObserveRequest, Observing
 from app.api.probes import add_probe_routes
 from app.api.tensors import add_tensor_routes
@@ -96,7 +97,8 @@ def create_app(
     app.add_exception_handler(HTTPException, _refused_by_routing)
     app.add_exception_handler(RequestValidationError, _invalid_parameter)
     app.add_exception_handler(Exception, _unforeseen)
-    app.add_middleware(Observing, observe=observe)
+    app.add_middleware(Leaving)
+    app.add_middleware(Observing, observe=observe)  # the outermost: it measures what all others answer
     return app
 
 

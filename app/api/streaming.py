@@ -1,6 +1,5 @@
 """Long answers sent piece by piece: each made on a worker's thread, none made ahead of a client that does not read."""
 
-import asyncio
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -35,19 +34,16 @@ class PieceResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
-        try:
-            async with anyio.create_task_group() as group:
+        async with anyio.create_task_group() as group:
 
-                async def watch() -> None:
-                    while (await receive())["type"] != "http.disconnect":
-                        pass
-                    group.cancel_scope.cancel()
-
-                group.start_soon(watch)
-                await self._send(scope, send)
+            async def watch() -> None:
+                while (await receive())["type"] != "http.disconnect":
+                    pass
                 group.cancel_scope.cancel()
-        except asyncio.CancelledError:  # nothing is left to do here but to end, and the server tells it at length
-            _log.warning("answer to %s broken off: the daemon stops", shown(scope["path"]))
+
+            group.start_soon(watch)
+            await self._send(scope, send)
+            group.cancel_scope.cancel()
 
     async def _send(self, scope: Scope, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

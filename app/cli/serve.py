@@ -2,8 +2,8 @@
 
 On a signal new work is refused (503 `shutting_down`), loads are cancelled or, if the settings say so, let finish,
 resident models are freed, clients that wait get their answers, and only then the port is closed: all within
-`shutdown_seconds`, and with 0 whatever had to be left to the operating system. A second SIGINT does not wait for
-anybody.
+`shutdown_seconds`, and with 0 whatever had to be left to the operating system (`stopping`). A second SIGINT does not
+wait for loads or memory.
 """
 
 import argparse
@@ -12,17 +12,15 @@ import contextlib
 import errno
 import ipaddress
 import logging
-import os
-import signal
 import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from types import FrameType
 from typing import Final
 
 import uvicorn
 
+from app.cli.stopping import Stopping
 from app.devices.facts import DeviceFacts
 from app.errors import RequestError
 from app.main import Daemon, build
@@ -34,8 +32,10 @@ _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _KEEP_ALIVE_SECONDS: Final = 30
 _GRACE_SECONDS: Final = 5  # for clients to take their answers, of a shutdown's time at most
 _GRACE_SHARE: Final = 1 / 8  # of a shutdown's time
+_SPARE_SECONDS: Final = 0.25  # for the steps between, of at most half as large a share
 _FINISH_SHARE: Final = 3 / 4
 _POLL_SECONDS: Final = 0.02
+_BREAK_OFF_SECONDS: Final = 0.2  # of the half second that an end at once may take
 _OTHER_PORTS_DO: Final = (errno.EADDRINUSE, errno.EACCES)
 _log: Final = logging.getLogger("ggufd.serve")
 
@@ -130,13 +130,15 @@ def serve(daemon: Daemon, listening: socket.socket, settings: Settings) -> int:
         timeout_graceful_shutdown=grace,  # type: ignore[arg-type]  # it is only ever a timeout, so fractions do
     )
     finish = settings.shutdown_seconds * _FINISH_SHARE if settings.shutdown_loads == FINISH else 0.0
-    server = _Server(config, daemon, settings.shutdown_seconds - grace, finish)
+    spare = min(_SPARE_SECONDS, settings.shutdown_seconds * _GRACE_SHARE / 2)
+    server = _Server(config, daemon, settings.shutdown_seconds - grace - spare, finish)
+    stopping = Stopping(settings.shutdown_seconds, server.begin_stop, server.hurry_stop)
+    stopping.listen()
     server.run(sockets=[listening])
     if not server.closed_in_time:
-        sys.stderr.write("ggufd serve: not everything was given back within shutdown_seconds\n")
-        sys.stderr.flush()
-        sys.stdout.flush()
-        os._exit(0)  # a thread that is stuck would keep the process; its memory goes with it
+        stopping.end_now()
+    stopping.await_threads()
+    stopping.deafen()
     return 0
 
 
@@ -148,18 +150,13 @@ class _Server(uvicorn.Server):
         self._daemon = daemon
         self._deadline_seconds = deadline_seconds
         self._finish_seconds = finish_seconds
+        self._told_by = ""
         self.closed_in_time = False
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Unlike the original, do not raise the signal again afterwards: it would end us."""
-        handled = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self._told_to_stop) for number in handled}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        """Unlike the original, leave the signals to whoever has them already (`Stopping`), before and after."""
+        yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start listening, and say where."""
@@ -171,18 +168,31 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Give everything back while still answering; then stop listening."""
+        _log.info("%s: loads end, models are freed, then this stops", self._told_by)
         closing = threading.Thread(target=self._close, name="shutdown", daemon=True)
         closing.start()
         while closing.is_alive() and not self.force_exit:
             await asyncio.sleep(_POLL_SECONDS)
+        if self.force_exit or not self.closed_in_time:  # they would wait in vain
+            await self._break_off()
         await super().shutdown(sockets)
+
+    def begin_stop(self, name: str) -> None:
+        """Stop when the loop comes round; called from a signal's handler."""
+        self._told_by = name
+        self.should_exit = True
+
+    def hurry_stop(self) -> None:
+        """Wait for nobody; called from a signal's handler."""
+        self.force_exit = True
 
     def _close(self) -> None:
         self.closed_in_time = self._daemon.service.close(self._deadline_seconds, finish_seconds=self._finish_seconds)
 
-    def _told_to_stop(self, number: int, _frame: FrameType | None) -> None:
-        if self.should_exit and number == signal.SIGINT:
-            self.force_exit = True
-        elif not self.should_exit:
-            _log.info("%s: loads end, models are freed, then this stops", signal.Signals(number).name)
-        self.should_exit = True
+    async def _break_off(self) -> None:
+        """Have every request under way answer that the daemon stops."""
+        under_way = [*self.server_state.tasks]
+        for task in under_way:
+            task.cancel()
+        if under_way:
+            await asyncio.wait(under_way, timeout=_BREAK_OFF_SECONDS)
