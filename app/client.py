@@ -187,7 +187,7 @@ class Client:
         body = _given({"tokens": [int(token) for token in tokens], "format": "npy", "copy": copy})
         response = self._send("POST", f"{_handle(handle_id)}/embeddings", json=body)
         try:
-            rows: NDArray[np.float32] = np.load(io.BytesIO(response.content), allow_pickle=False)
+            rows: NDArray[np.float32] = np.lib.format.read_array(io.BytesIO(response.content), allow_pickle=False)
         except ValueError as error:
             raise self._stranger() from error
         return rows
@@ -233,7 +233,7 @@ class Client:
         """The JSON object of a response; None if it is anything else."""
         try:
             answer = response.json()
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter for one that is nested without end
             return None
         return answer if isinstance(answer, dict) else None
 

@@ -184,7 +184,10 @@ def answering(body: bytes, status: int = 200, promised: int | None = None) -> It
         server.server_close()
 
 
-@pytest.mark.parametrize(("body", "status"), [(b"<html>", 200), (b"[]", 200), (b"<html>", 502), (b"[]", 404)])
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(b"<html>", 200), (b"[]", 200), (b"", 200), (b"[" * 5000, 200), (b"<html>", 502), (b"[]", 404)],
+)
 def test_something_else_answers(body: bytes, status: int) -> None:
     """What is no ggufd is told so, whatever its status."""
     with answering(body, status) as url, Client(url) as client:
