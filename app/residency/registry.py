@@ -5,6 +5,7 @@ Not locked: the service holds its one lock around every call.
 
 from __future__ import annotations
 
+import io
 import json
 import zlib
 from collections import OrderedDict, deque
@@ -79,8 +80,14 @@ class PlanArchive:
 
     @staticmethod
     def pack(plan: dict[str, Any]) -> bytes:
-        """A plan's JSON, compressed; takes long enough to be done outside any lock."""
-        return zlib.compress(json.dumps(plan, separators=(",", ":")).encode(), 1)
+        """A plan's JSON, compressed; takes long enough to be done outside any lock.
+
+        Each member, and each entry of a list, is a line of its own: one call for all of a large plan would keep every
+        other thread waiting.
+        """
+        packer = zlib.compressobj(1)
+        packed = [packer.compress(json.dumps(line, separators=(",", ":")).encode() + b"\n") for line in _lines_of(plan)]
+        return b"".join((*packed, packer.flush()))
 
     def put(self, handle_id: str, packed: bytes) -> None:
         """Keep a packed plan, letting go of the oldest ones where room is short."""
@@ -97,5 +104,22 @@ class PlanArchive:
     @staticmethod
     def unpack(packed: bytes) -> dict[str, Any]:
         """The plan again."""
-        plan: dict[str, Any] = json.loads(zlib.decompress(packed))
+        plan: dict[str, Any] = {}
+        for line in io.BytesIO(zlib.decompress(packed)):
+            name, value, is_entry = json.loads(line)
+            if is_entry:
+                plan[name].append(value)
+            else:
+                plan[name] = value
         return plan
+
+
+def _lines_of(plan: dict[str, Any]) -> Iterator[tuple[str, Any, bool]]:
+    """The members by name, lists empty at first and then entry by entry; whether it is an entry."""
+    for name, member in plan.items():
+        if isinstance(member, list):
+            yield name, [], False
+            for entry in member:
+                yield name, entry, True
+        else:
+            yield name, member, False

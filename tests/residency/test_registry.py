@@ -70,7 +70,12 @@ def test_a_key_used_for_another_wish_is_refused() -> None:
 
 def test_archived_plans_come_back_as_they_were_until_room_is_short() -> None:
     """The newest plans stay, whatever else is dropped; the bytes held never exceed the bound."""
-    plan: dict[str, Any] = {"tensors": [{"name": f"t{n}", "bytes": n} for n in range(100)]}
+    plan: dict[str, Any] = {
+        "plan_id": "p",
+        "tensors": [{"name": f"t\u2028\n{n}", "bytes": n} for n in range(100)],
+        "caches": [],
+        "model": {"n_head": [1, 2]},
+    }
     packed = PlanArchive.pack(plan)
     archive = PlanArchive(max_bytes=2 * len(packed) + 10)
     for name in "abc":
