@@ -9,7 +9,7 @@
     │   └── MetadataError            the metadata contradicts itself or the architecture
     ├── PlanError                    no legal plan exists for this model and request
     ├── CapacityError                a device has too little memory
-    ├── BusyError                    not now: queue full, still loading, shutting down
+    ├── BusyError                    not now: queue full, still loading, too many clients, shutting down
     ├── DeviceError                  a device failed to do what it said it can
     ├── CancelledLoadError           the client released the handle while it was loading
     └── UnreachableError             no daemon answers where a client looked for one
@@ -162,7 +162,13 @@ class BusyError(GgufdError):
     """Not now. Fact: `retry_after_seconds`."""
 
     general_code = None
-    codes: ClassVar[tuple[str, ...]] = ("queue_full", "still_loading", "shutting_down", "not_ready")
+    codes: ClassVar[tuple[str, ...]] = (
+        "queue_full",
+        "still_loading",
+        "too_many_connections",
+        "shutting_down",
+        "not_ready",
+    )
 
 
 class DeviceError(GgufdError):

@@ -17,10 +17,17 @@ PLAN_BODY: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiLimits:
-    """How much one request may ask of the edge."""
+    """How much one request may ask of the edge, and how many clients there may be. Sizes in bytes, times in seconds.
+
+    A client sends a request's header within `header_seconds`, and something of its body in each such time; of an
+    answer that waits for it, it reads something in each `read_seconds`.
+    """
 
     max_body_bytes: int = MIB
     max_wait_seconds: float = 600.0
+    max_connections: int = 1000
+    header_seconds: float = 30.0
+    read_seconds: float = 120.0
 
 
 DEFAULT_LIMITS: Final = ApiLimits()

@@ -20,6 +20,7 @@ from typing import Final
 
 import uvicorn
 
+from app.cli.connections import Complaints, connection_class, raise_descriptor_limit
 from app.cli.stopping import Stopping
 from app.devices.facts import DeviceFacts
 from app.errors import RequestError
@@ -119,7 +120,7 @@ def serve(daemon: Daemon, listening: socket.socket, settings: Settings) -> int:
     grace = min(_GRACE_SECONDS, settings.shutdown_seconds * _GRACE_SHARE)
     config = uvicorn.Config(
         daemon.app,
-        http="h11",
+        http=connection_class(settings.api, raise_descriptor_limit()),
         ws="none",
         lifespan="off",
         loop="asyncio",
@@ -160,6 +161,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start listening, and say where."""
+        asyncio.get_running_loop().set_exception_handler(Complaints())
         await super().startup(sockets)
         assert sockets is not None
         host, port = sockets[0].getsockname()[:2]

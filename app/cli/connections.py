@@ -1,0 +1,171 @@
+"""Connections: how many at once, and how long a client may take. What is over is closed, the idlest first.
+
+A client that says nothing costs a descriptor, and loads need descriptors too. So there is a most; a newcomer beyond it
+takes the place of whoever has been silent longest. Where nobody is silent, a few more are let in, to whom only probes
+are answered: a daemon that is busy must not look dead.
+"""
+
+import asyncio
+import logging
+import resource
+import time
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from app.api.context import ApiLimits
+from app.api.crowded import only_probes
+
+RESERVE: Final = 32
+"""How many connections beyond the most are let in for the probes."""
+_MOST_DESCRIPTORS: Final = 65_536  # more than this process has a use for; some systems allow a milliard
+_SHARE: Final = 2  # at most one in so many descriptors is a connection
+_COMPLAIN_SECONDS: Final = 10.0
+_log: Final = logging.getLogger("ggufd.http")
+
+
+def raise_descriptor_limit() -> int:
+    """Take as many file descriptors as the system allows without asking; answers how many there are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError):  # then it has to do
+            return soft
+        return wanted
+    return soft if soft != resource.RLIM_INFINITY else _MOST_DESCRIPTORS
+
+
+@dataclass(slots=True, kw_only=True)
+class Gate:
+    """What the connections of one server share: the limits, and who is silent, the longest first."""
+
+    most: int
+    header_seconds: float
+    read_seconds: float
+    silent: "dict[Connection, None]" = field(default_factory=dict)
+
+
+def connection_class(limits: ApiLimits, descriptors: int) -> type[H11Protocol]:
+    """The protocol for uvicorn's `http`: connections within `limits`, of a process with so many `descriptors`."""
+    most = max(1, min(limits.max_connections, descriptors // _SHARE - RESERVE))
+    shared = Gate(most=most, header_seconds=limits.header_seconds, read_seconds=limits.read_seconds)
+
+    class Gated(Connection):
+        gate = shared
+
+    return Gated
+
+
+class Connection(H11Protocol):
+    """One client's connection."""
+
+    gate: ClassVar[Gate]
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._arriving: asyncio.TimerHandle | None = None
+        self._reading: asyncio.TimerHandle | None = None
+        self._unread = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Let the client in, in place of another if it must be."""
+        super().connection_made(transport)
+        gate = self.gate
+        over = len(self.connections) - gate.most
+        if over > 0 and gate.silent:
+            next(iter(gate.silent)).leave()
+        elif over > RESERVE:
+            self.leave()
+            return
+        elif over > 0:
+            self.app = only_probes(self.app)
+        gate.silent[self] = None
+        self._expect()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came, and expect the rest of it in time."""
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._answering:
+            self.gate.silent.pop(self, None)
+        if self.conn.their_state is h11.IDLE:
+            if self._arriving is None:  # a header has a time for all of it, however small its pieces
+                self._expect()
+            return
+        self._cancel_expected()
+        if self.conn.their_state is h11.SEND_BODY:
+            self._expect()
+
+    def on_response_complete(self) -> None:
+        """From here on the client is silent, and uvicorn's own limit for that holds, until it sends again."""
+        super().on_response_complete()
+        if not self._answering and not self.transport.is_closing():
+            self.gate.silent[self] = None
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as we write; it must read something in time."""
+        super().pause_writing()
+        self._unread = self.transport.get_write_buffer_size()
+        self._reading = self.loop.call_later(self.gate.read_seconds, self._require_read)
+
+    def resume_writing(self) -> None:
+        """The client has read."""
+        super().resume_writing()
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the client."""
+        self.gate.silent.pop(self, None)
+        self._cancel_expected()
+        super().connection_lost(exc)
+
+    def leave(self) -> None:
+        """Close the connection, without waiting for what the client has not read."""
+        self.gate.silent.pop(self, None)
+        self.connections.discard(self)
+        self.transport.abort()
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _expect(self) -> None:
+        """Close the connection unless more comes in time."""
+        self._arriving = self.loop.call_later(self.gate.header_seconds, self.leave)
+
+    def _cancel_expected(self) -> None:
+        if self._arriving is not None:
+            self._arriving.cancel()
+            self._arriving = None
+
+    def _require_read(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+        if unread >= self._unread:
+            _log.warning("a client has read nothing of its answer for %g s: closed", self.gate.read_seconds)
+            self.leave()
+            return
+        self._unread = unread
+        self._reading = self.loop.call_later(self.gate.read_seconds, self._require_read)
+
+
+class Complaints:
+    """The event loop's exception handler: what the loop cannot accept it would tell thousands of times a second."""
+
+    def __init__(self) -> None:
+        self._told_at = float("-inf")
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log the fault; one at accepting a connection at most every ten seconds, in a line."""
+        fault = context.get("exception")
+        if not isinstance(fault, OSError) or "accept" not in str(context.get("message")):
+            loop.default_exception_handler(context)
+        elif time.monotonic() - self._told_at > _COMPLAIN_SECONDS:
+            self._told_at = time.monotonic()
+            _log.error("no connection can be accepted at the moment: %s", fault.strerror or fault)
