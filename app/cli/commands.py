@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from app import __version__
+from app.cli.collecting import no_collections
 from app.cli.text import printable
 from app.errors import GgufdError, RequestError
 
@@ -73,7 +74,8 @@ def parser_for(argv: Sequence[str]) -> argparse.ArgumentParser:
     for name, summary in COMMANDS.items():
         subparser = subparsers.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         if name == chosen:
-            module = importlib.import_module(f"app.cli.{name.replace('-', '_')}")
+            with no_collections():
+                module = importlib.import_module(f"app.cli.{name.replace('-', '_')}")
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
     return parser

@@ -20,6 +20,7 @@ from typing import Final
 
 import uvicorn
 
+from app.cli.collecting import keep_what_is, no_collections
 from app.cli.connections import Complaints, connection_class, raise_descriptor_limit
 from app.cli.stopping import Stopping
 from app.devices.facts import DeviceFacts
@@ -58,7 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
     told = {setting.name: getattr(arguments, f"setting_{setting.name}") for setting in SETTINGS}
     try:
         settings = process_settings({name: text for name, text in told.items() if text is not None}, serving=True)
-        daemon = build(settings)
+        with no_collections():
+            daemon = build(settings)
+            keep_what_is()
     except RequestError as error:
         sys.stderr.write(f"ggufd serve: {error.message}\n")
         return MISUSED
