@@ -166,6 +166,7 @@ class BusyError(GgufdError):
         "queue_full",
         "still_loading",
         "too_many_connections",
+        "answers_full",
         "shutting_down",
         "not_ready",
     )

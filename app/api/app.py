@@ -12,6 +12,7 @@ from app import __version__
 from app.api import problems
 from app.api.answers import answer, problem_answer
 from app.api.bodies import PlanBody
+from app.api.budget import Budget
 from app.api.catalogue import add_catalogue_routes
 from app.api.contents import add_content_routes
 from app.api.context import DEFAULT_LIMITS, ApiContext, ApiLimits
@@ -85,7 +86,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    context = ApiContext(service=service, workers=Workers(), limits=limits)
+    context = ApiContext(service=service, workers=Workers(), limits=limits, answers=Budget(limits.max_answers_bytes))
     add_index_route(app)
     add_handle_routes(app, context)
     add_tensor_routes(app, context)

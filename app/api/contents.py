@@ -8,6 +8,7 @@ from typing import Any, Final
 from fastapi import FastAPI, Request, Response
 
 from app.api.answers import raw
+from app.api.budget import Share
 from app.api.context import ApiContext
 from app.api.encoding import encode
 from app.api.incoming import json_body
@@ -57,9 +58,11 @@ def add_content_routes(app: FastAPI, context: ApiContext) -> None:
         arrived = time.perf_counter()
         accept = ",".join(request.headers.getlist("accept"))
 
+        share = Share(context.answers)
+
         def look_up() -> tuple[Iterator[bytes], dict[str, str]]:
             tokens, copy, media_type = parse_embeddings(body, accept)
-            found = service.reader(handle_id).embeddings(tokens, copy)
+            found = service.reader(handle_id).embeddings(tokens, copy, share.take)
             pieces = npy_pieces(found.values) if media_type == NPY else json_pieces(found.values, tokens)
             first = next(pieces)
             total = time.perf_counter() - arrived
@@ -70,8 +73,12 @@ def add_content_routes(app: FastAPI, context: ApiContext) -> None:
                 headers["Content-Length"] = str(len(first) + found.values.nbytes)
             return itertools.chain((first,), pieces), headers
 
-        pieces, headers = await workers.run(Pool.ROWS, look_up)
-        return PieceResponse(workers, Pool.ROWS, pieces, 200, headers)
+        try:
+            pieces, headers = await workers.run(Pool.ROWS, look_up)
+        except BaseException:
+            share.give_back()
+            raise
+        return PieceResponse(workers, Pool.ROWS, pieces, 200, headers, share.give_back)
 
     @app.get("/v1/handles/{handle_id}/metadata", summary="The metadata of a loaded model; long values are cut")
     async def metadata(request: Request, handle_id: str) -> Response:

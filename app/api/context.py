@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
+from app.api.budget import Budget
 from app.api.workers import Workers
 from app.service import LoaderService
 from app.units import MIB
@@ -20,11 +21,13 @@ class ApiLimits:
     """How much one request may ask of the edge, and how many clients there may be. Sizes in bytes, times in seconds.
 
     A client sends a request's header within `header_seconds`, and something of its body in each such time; of an
-    answer that waits for it, it reads something in each `read_seconds`.
+    answer that waits for it, it reads something in each `read_seconds`. `max_answers_bytes` are held for answers at a
+    time (`Budget`).
     """
 
     max_body_bytes: int = MIB
     max_wait_seconds: float = 600.0
+    max_answers_bytes: int = 256 * MIB
     max_connections: int = 1000
     header_seconds: float = 30.0
     read_seconds: float = 120.0
@@ -40,3 +43,4 @@ class ApiContext:
     service: LoaderService
     workers: Workers
     limits: ApiLimits
+    answers: Budget

@@ -116,6 +116,7 @@ TITLES: Final[Mapping[str, str]] = {
     "queue_full": "The load queue is full",
     "still_loading": "The load has not come far enough yet",
     "too_many_connections": "More clients are connected than the daemon takes",
+    "answers_full": "Answers that clients have not read take all the memory there is for them",
     "shutting_down": "The daemon is shutting down",
     "not_ready": "The daemon cannot take loads at the moment",
     # said by the command line alone

@@ -30,9 +30,11 @@ from app.planner.render import tensor_json
 from app.residency.uses import Uses
 from app.units import MIB, human_bytes
 
-MAX_ANSWER_BYTES: Final = 256 * MIB
-"""How many bytes of embeddings one request may ask for: 4,096 rows of 16,384 values."""
+MAX_ANSWER_BYTES: Final = 64 * MIB
+"""How many bytes of embeddings one request may ask for: 4,096 rows of 4,096 values."""
 
+Admit = Callable[[int], None]
+"""Told the bytes of an answer before anything of it is made; may refuse it by an error of its own."""
 Pieces = Callable[[int, int], Iterator[bytes]]
 
 
@@ -138,12 +140,14 @@ class ModelReader:
             pieces=partial(self._held, partial(converted, kind, raw)),
         )
 
-    def embeddings(self, tokens: Sequence[int], copy: int | None = None) -> Embeddings:
+    def embeddings(
+        self, tokens: Sequence[int], copy: int | None = None, admit: Admit = lambda _nbytes: None
+    ) -> Embeddings:
         """The rows of the token embedding for `tokens`, in their order, bit for bit the dequantised file.
 
         Where the embedding is placed more than once, copy number `copy`, or else the first whose devices can be read.
         Raises NotFoundError `tensor_not_found` for a model without one, RequestError naming the token that is none,
-        DeviceError, FileError, ConflictError `not_resident`.
+        DeviceError, FileError, ConflictError `not_resident`, and what `admit` raises.
         """
         index = next((i for i in self._of_role(roles.TOKEN_EMBD.label)), None)
         if index is None:
@@ -153,6 +157,7 @@ class ModelReader:
         copies = self._copies(tensor.name)
         if copy is not None:
             copies = [self._pick(tensor.name, None, copy)]
+        admit(len(tokens) * tensor.shape[0] * VALUE_BYTES)
         started = time.perf_counter()
         raw = self._first_readable(copies, rows)
         read = time.perf_counter()
@@ -175,11 +180,13 @@ class ModelReader:
         count = tensor.shape[1] if len(tensor.shape) > 1 else 1
         nbytes = len(tokens) * tensor.shape[0] * VALUE_BYTES
         if nbytes > MAX_ANSWER_BYTES:
+            at_most = MAX_ANSWER_BYTES // (tensor.shape[0] * VALUE_BYTES)
             raise RequestError(
                 f"tokens: {len(tokens)} rows are {human_bytes(nbytes)}, and one answer has at most"
-                f" {human_bytes(MAX_ANSWER_BYTES)}",
+                f" {human_bytes(MAX_ANSWER_BYTES)}: ask for {at_most} at a time",
                 field="tokens",
                 limit_bytes=MAX_ANSWER_BYTES,
+                max_tokens=at_most,
             )
         try:
             rows = np.array(tokens, np.int64).reshape(-1)
