@@ -98,7 +98,9 @@ def add_content_routes(app: FastAPI, context: ApiContext) -> None:
         require_known(request, ("offset", "limit"))
 
         def render() -> bytes:
-            found = metadata_value(service.reader(handle_id).model, key, offset, limit)
+            reader = service.reader(handle_id)
+            with reader.named_as_asked():
+                found = metadata_value(reader.model, key, offset, limit)
             if found["type"] == "array":
                 found |= page_facts(request, offset, limit, found["count"])
             return encode(found)
@@ -110,7 +112,9 @@ def add_content_routes(app: FastAPI, context: ApiContext) -> None:
         require_known(request, ("offset", "limit"))
 
         def render() -> bytes:
-            found = vocabulary_json(service.reader(handle_id).model, offset, limit)
+            reader = service.reader(handle_id)
+            with reader.named_as_asked():
+                found = vocabulary_json(reader.model, offset, limit)
             return encode({**found, **page_facts(request, offset, limit, found["count"])})
 
         return raw(await workers.run(Pool.READ, render))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from app.errors import FileError
 from app.modelfile import libc
 from app.modelfile.gathering import gather
-from app.modelfile.opening import errno_name, read_failed, require_identity
+from app.modelfile.opening import CONTENT_FIELDS, errno_name, read_failed, require_identity
 from app.modelfile.reading import ReadInto, read_exactly
 from app.modelfile.text import shown
 from app.modelfile.types import FileIdentity
@@ -67,21 +67,21 @@ class MappedRange:
     def read_into(self, offset: int, target: memoryview) -> None:
         """Fill `target` from byte `offset` of the range, by reading the file: mapped pages stay untouched.
 
-        Raises FileError.
+        Raises FileError, `file_changed` also if the file has been written to since it was validated.
         """
         assert offset + target.nbytes <= self.nbytes
         read_exactly(self._fd, self.offset + offset, target, self._path, self._identity, self._preadv)
+        self._require_content()
 
     def read_rows(self, offset: int, rows: NDArray[np.int64], target: NDArray[np.uint8]) -> None:
         """Fill the rows of `target` (uint8, contiguous) from rows of the same width that begin at byte `offset`.
 
-        Raises FileError.
+        Raises FileError, as `read_into`.
         """
         width = target.shape[1]
         assert offset + (int(rows.max(initial=-1)) + 1) * width <= self.nbytes
         if gather((rows * width + (self.address + offset)).astype(np.uint64), target):
-            if os.fstat(self._fd).st_size < self._identity.size:  # what follows a new end of the file reads as zeros
-                require_identity(self._fd, self._identity, self._path)
+            self._require_content()  # what follows a new end of the file reads as zeros
             return
         flat = target.reshape(-1).data
         for place, row in enumerate(rows.tolist()):
@@ -133,6 +133,10 @@ class MappedRange:
         if refused is not None and at:
             libc.unlock(self._start, at)
         return refused
+
+    def _require_content(self) -> None:
+        """Nobody has written to the file, which is the memory. Its name and its rights may change: it stays mapped."""
+        require_identity(self._fd, self._identity, self._path, CONTENT_FIELDS)
 
     def close(self) -> None:
         """Unmap and close; safe to call twice."""

@@ -82,13 +82,18 @@ class OpenedFile:
         require_identity(self.fd, self.identity, self.asked)
 
 
-def require_identity(fd: int, expected: FileIdentity, path: Path) -> None:
+IDENTITY_FIELDS: Final = ("device", "inode", "size", "mtime_ns", "ctime_ns")
+CONTENT_FIELDS: Final = ("size", "mtime_ns")
+"""What changes when a file is written to, and not when it is renamed, removed or given other rights."""
+
+
+def require_identity(fd: int, expected: FileIdentity, path: Path, fields: Sequence[str] = IDENTITY_FIELDS) -> None:
     """Raise FileError `file_changed` unless the open file has the identity `expected`, naming what differs."""
     try:
         found = identity_of(os.fstat(fd))
     except OSError as error:
         raise read_failed(path, error, 0) from error
-    for name in ("device", "inode", "size", "mtime_ns", "ctime_ns"):
+    for name in fields:
         was, now = getattr(expected, name), getattr(found, name)
         if was != now:
             raise FileError(

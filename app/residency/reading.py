@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final, NoReturn
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.architectures import roles
-from app.errors import DeviceError, NotFoundError, RequestError
+from app.errors import DeviceError, FileError, NotFoundError, RequestError
 from app.ggml import dequantise
 from app.loading.conversion import VALUE_BYTES, converted, converted_bytes
 from app.loading.readback import placements_of, stream, stream_slice
@@ -27,6 +28,7 @@ from app.modelfile.text import brief
 from app.modelfile.types import ModelFile
 from app.planner.plan import PlannedTensor
 from app.planner.render import tensor_json
+from app.residency.naming import renamed
 from app.residency.uses import Uses
 from app.units import MIB, human_bytes
 
@@ -73,6 +75,14 @@ class ModelReader:
         """The file the model came from, for its metadata."""
         return self._loaded.prepared.model
 
+    @contextmanager
+    def named_as_asked(self) -> Iterator[None]:
+        """Name the model's files in errors as the client did: no answer tells where the roots lie."""
+        try:
+            yield
+        except FileError as error:
+            raise renamed(error, self._loaded.prepared.request.model, self.model) from error
+
     def tensors(
         self, role: str | None, layer: int | None, device: str | None, offset: int, limit: int
     ) -> tuple[list[dict[str, Any]], int]:
@@ -116,9 +126,11 @@ class ModelReader:
         """What can be read of a tensor: all of it as the file has it, or what `device` holds, as it lies there.
 
         A tensor that is placed more than once is read from its copy number `copy`, or from the first (on `device`).
-        Raises NotFoundError `tensor_not_found`, RequestError for a device or a copy that is not there.
+        Raises NotFoundError `tensor_not_found`, RequestError for a device or a copy that is not there, FileError
+        `file_changed` where it is mapped and the file was written to, ConflictError `not_resident`.
         """
         index = self._pick(name, device, copy)
+        self._require_current(index, device)
         kind = self._plan.tensors[index].type
         loaded = self._loaded
         identity: dict[str, Any] = {
@@ -168,7 +180,7 @@ class ModelReader:
         loaded, failure = self._loaded, None
         for index in copies:
             try:
-                with self._uses.held():
+                with self._uses.held(), self.named_as_asked():
                     return read_rows(self._plan, loaded.layout, loaded.buffers, index, rows)
             except DeviceError as error:
                 failure = failure or error
@@ -206,11 +218,19 @@ class ModelReader:
         """The pieces, each made while the model is held, none while a caller does something else with the last."""
         making = pieces(start, stop)
         while True:
-            with self._uses.held():
+            with self._uses.held(), self.named_as_asked():
                 piece = next(making, None)
             if piece is None:
                 return
             yield piece
+
+    def _require_current(self, index: int, device: str | None) -> None:
+        """What of a tensor is mapped is still what was loaded, so that its tag is true even if nothing is read."""
+        with self._uses.held(), self.named_as_asked():
+            for placement in placements_of(self._loaded.layout, index):
+                mapped = self._loaded.layout.buffers[placement.buffer].mapped is not None
+                if mapped and device in (None, placement.device):
+                    self._loaded.buffers[placement.buffer].read_into(placement.offset, memoryview(bytearray()))
 
     def _facts(self, index: int) -> dict[str, Any]:
         tensor = self._plan.tensors[index]

@@ -137,3 +137,71 @@ def test_a_file_rewritten_all_the_time_is_read_or_refused(http: httpx.Client, fo
         else:
             assert answer.json()["code"] in {*CHANGED, "empty_file", "out_of_bounds"}
             require_problem(answer, 422, answer.json()["code"])
+
+
+def mapped(http: httpx.Client, model: str) -> str:
+    """The place of a ready handle whose memory is the file."""
+    body = {"model": model, "devices": ["host0"], "load_mode": "mmap"}
+    response = http.post("/v1/handles", json=body, headers={"Prefer": "wait=10"})
+    assert 200 == response.status_code, response.text
+    return str(response.headers["location"])
+
+
+def test_a_mapped_file_that_is_written_to_is_refused_by_every_read(http: httpx.Client, folder: Path) -> None:
+    """Bytes, values, slices, rows and tags of a model whose file was overwritten are no longer those that were loaded.
+
+    The answer names the file as the client did.
+    """
+    (folder / "sub").mkdir()
+    path = t0(folder / "sub" / "overwritten.gguf")
+    place = mapped(http, "sub/overwritten.gguf")
+    data = f"{place}/tensors/token_embd.weight/data"
+    before = http.get(data)
+    assert 200 == before.status_code
+    time.sleep(0.02)  # the granularity of a file's times
+    with path.open("r+b") as file:
+        file.seek(read_model_file(path).tensors[0].offset)
+        file.write(b"\x55" * 64)
+    answers = [
+        http.get(data),
+        http.get(data, headers={"Range": "bytes=0-9"}),
+        http.get(data, headers={"If-None-Match": before.headers["etag"]}),
+        http.get(f"{data}?dtype=f32"),
+        http.get(f"{data}?device=host"),
+        http.post(f"{place}/embeddings", json={"tokens": [1]}),
+    ]
+    for answer in answers:
+        problem = require_problem(answer, 422, "file_changed")
+        assert "sub/overwritten.gguf" == problem["file"]
+        assert str(folder) not in answer.text
+    assert 422 == http.head(data).status_code
+    vocabulary = http.get(f"{place}/metadata/tokenizer.ggml.tokens")
+    assert str(folder) not in vocabulary.text
+    assert http.delete(place).json()["released_bytes"] > 0
+
+
+def test_a_mapped_file_that_is_renamed_removed_or_locked_away_is_still_served(http: httpx.Client, folder: Path) -> None:
+    """What happens to a mapped file's name and rights is not its content's: the model reads as before."""
+    path = t0(folder / "moved.gguf")
+    place = mapped(http, path.name)
+    wanted = {"tokens": [1, 2]}
+    data = f"{place}/tensors/token_embd.weight/data"
+    whole, rows = http.get(data), http.post(f"{place}/embeddings", json=wanted).json()
+    other = t0(folder / "other.gguf", 3)
+    for change in (
+        lambda: path.chmod(0o400),
+        lambda: path.rename(folder / "elsewhere.gguf"),
+        lambda: other.rename(path),
+        lambda: (folder / "elsewhere.gguf").unlink(),
+        path.unlink,
+    ):
+        change()
+        again = http.get(data)
+        assert (200, whole.headers["etag"], whole.content) == (
+            again.status_code,
+            again.headers["etag"],
+            again.content,
+        )
+        assert rows == http.post(f"{place}/embeddings", json=wanted).json()
+        assert 304 == http.get(data, headers={"If-None-Match": whole.headers["etag"]}).status_code
+    http.delete(place)
