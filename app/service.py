@@ -19,7 +19,7 @@ from app.residency.claim import Claim
 from app.residency.description import Description
 from app.residency.files import FilePage, ModelFiles
 from app.residency.handles import HandleView, Released
-from app.residency.keeper import Keeper, internal_error, log_fault
+from app.residency.keeper import Keeper, Told, internal_error, log_fault
 from app.residency.notices import HeaderRejected, LoadObserver, Notice, PlanEnded, PlanOutcome
 from app.residency.reading import ModelReader
 from app.residency.registry import PlanArchive
@@ -123,20 +123,23 @@ class LoaderService:
             self._keeper.tell(PlanEnded(outcome, reason, (self._world.clock() - started) / NANOSECONDS))
         return answer
 
-    def submit(self, request: PlanRequest, *, idempotency_key: str | None = None) -> HandleView:
+    def submit(
+        self, request: PlanRequest, *, idempotency_key: str | None = None, on_end: Told | None = None
+    ) -> HandleView:
         """Accept a load; answers its handle, queued. The same key with the same request answers the same handle.
 
+        `on_end` is called once with the handle as its load left it, from a load's thread or before this returns.
         Raises what is wrong with the request, the path's own faults (missing or outside the roots, no regular file,
         unreadable), ConflictError `idempotency_conflict`, BusyError `queue_full` or `shutting_down`. All else becomes
         the load's failure.
         """
         check_request(request, tuple(self._world.backends))
         check_loadable(request)
-        known = self._keeper.known(idempotency_key, request)
+        known = self._keeper.known(idempotency_key, request, on_end)
         if known is not None:
             return known
         check_path(request.model, self._world.roots)
-        return self._keeper.accept(request, idempotency_key, self._limits.retry_after_seconds)
+        return self._keeper.accept(request, idempotency_key, self._limits.retry_after_seconds, on_end)
 
     def release(self, handle_id: str, *, wait_seconds: float | None = None) -> Released:
         """Give the handle up: unloads a ready model, cancels a load under way, changes nothing that has ended.
@@ -205,12 +208,16 @@ class LoaderService:
             f"the handle is {state}: it holds no model", code="not_resident", handle_id=handle_id, state=state.value
         )
 
-    def when_ended(self, handle_id: str, callback: Callable[[HandleView], None]) -> Callable[[], None]:
+    def when_ended(self, handle_id: str, callback: Told) -> None:
         """Call `callback` once the load is ready, failed or cancelled: at once if it is, else from a load's thread.
 
-        Answers a function that takes the wish back. Raises NotFoundError `handle_not_found`.
+        Raises NotFoundError `handle_not_found`.
         """
-        return self._keeper.when_ended(handle_id, callback)
+        self._keeper.when_ended(handle_id, callback)
+
+    def forget(self, handle_id: str, callback: Told) -> None:
+        """Do not call what `submit` or `when_ended` was given any more."""
+        self._keeper.forget(handle_id, callback)
 
     def devices(self) -> list[DeviceFacts]:
         """Every device of the daemon, as it is now."""

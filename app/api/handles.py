@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from typing import Final
 
 from fastapi import FastAPI, Request, Response
 
@@ -12,36 +13,45 @@ from app.api.encoding import encode
 from app.api.incoming import idempotency_key, json_body, wait_seconds
 from app.api.views import handle_json, location_of
 from app.api.workers import Pool
+from app.errors import NotFoundError
 from app.loading.lifecycle import UNDER_WAY
+from app.service import HandleView
+
+_MOMENT_SECONDS: Final = 1.0
 
 
-async def until_ended(context: ApiContext, request: Request, handle_id: str, seconds: float) -> None:
-    """Return when the load of the handle has ended, `seconds` later, or when the client of `request` has gone.
+class Waiting:
+    """Waits for the end of a load, on the loop it was made on; meanwhile no thread is taken."""
 
-    Meanwhile no thread is taken. The body of `request` has been read.
-    """
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[HandleView] = self._loop.create_future()
 
-    def wake(*_told: object) -> None:
+    def tell(self, view: HandleView) -> None:
+        """The load has ended; called from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop may be closed by the time a forgotten load ends
-            loop.call_soon_threadsafe(ended.set)
+            self._loop.call_soon_threadsafe(self._tell, view)
 
-    async def watch() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        ended.set()
+    async def ended(self, request: Request, seconds: float) -> HandleView | None:
+        """The handle as its load left it; None if that is not known `seconds` later, or when the client has gone.
 
-    forget = await context.workers.run(Pool.VIEW, lambda: context.service.when_ended(handle_id, wake))
-    watching = asyncio.create_task(watch())
-    try:
-        async with asyncio.timeout(seconds):
-            await ended.wait()
-    except TimeoutError:
-        pass
-    finally:
-        watching.cancel()
-        forget()
+        The body of `request` has been read.
+        """
+
+        async def watch() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+
+        watching = asyncio.create_task(watch())
+        try:
+            await asyncio.wait((self._ended, watching), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            watching.cancel()
+        return self._ended.result() if self._ended.done() else None
+
+    def _tell(self, view: HandleView) -> None:
+        if not self._ended.done():
+            self._ended.set_result(view)
 
 
 def add_handle_routes(app: FastAPI, context: ApiContext) -> None:
@@ -53,13 +63,25 @@ def add_handle_routes(app: FastAPI, context: ApiContext) -> None:
         body = await json_body(request, context.limits.max_body_bytes)
         key = idempotency_key(request)
         seconds = wait_seconds(request, context.limits.max_wait_seconds)
-        view = await workers.run(Pool.SUBMIT, lambda: service.submit(bodies.parse_plan(body), idempotency_key=key))
+        waiting = None if seconds is None else Waiting()
+        tell = None if waiting is None else waiting.tell
+        view = await workers.run(
+            Pool.SUBMIT, lambda: service.submit(bodies.parse_plan(body), idempotency_key=key, on_end=tell)
+        )
         headers = {"Location": location_of(view.id)}
-        if seconds is None:
+        if waiting is None or seconds is None:
             return answer(handle_json(view), 202, headers=headers)
         headers["Preference-Applied"] = f"wait={seconds:g}"
-        await until_ended(context, request, view.id, seconds)
-        view = await workers.run(Pool.VIEW, lambda: service.handle(view.id))
+        try:
+            left = await waiting.ended(request, seconds)
+        finally:
+            service.forget(view.id, waiting.tell)
+        if left is None:
+            try:
+                left = await workers.run(Pool.VIEW, lambda: service.handle(view.id))
+            except NotFoundError:  # it has ended this moment and is forgotten; those who wait are told next
+                left = await waiting.ended(request, _MOMENT_SECONDS)
+        view = left or view
         if view.failure is not None:
             return problem_answer(
                 view.failure.as_error(),

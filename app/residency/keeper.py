@@ -39,6 +39,8 @@ from app.residency.registry import ClaimRegistry, PlanArchive
 
 _log: Final = logging.getLogger("ggufd.load")
 _ANY_NUMBER: Final = 2**62
+Told = Callable[[HandleView], None]
+"""Told how a load ended; called without any lock, from a load's thread or the asker's own."""
 _POLL_SECONDS: Final = 0.02
 
 
@@ -107,38 +109,38 @@ class Keeper:
             ]
             return min(running, default=self._last_progress_at)
 
-    def known(self, key: str | None, request: PlanRequest) -> HandleView | None:
-        """The handle that was made with this idempotency key. Raises ConflictError `idempotency_conflict`."""
+    def known(self, key: str | None, request: PlanRequest, on_end: Told | None = None) -> HandleView | None:
+        """The handle that was made with this idempotency key; `on_end` is told of its end, as by `accept`.
+
+        Raises ConflictError `idempotency_conflict`.
+        """
         with self._lock:
             claim = self._claims.by_key(key, request.fingerprint())
-            return None if claim is None else claim.view(self._world.clock())
+            if claim is None:
+                return None
+            view, told = claim.view(self._world.clock()), self._join(claim, on_end)
+        return _also_told(view, told)
 
-    def accept(self, request: PlanRequest, key: str | None, retry_after_seconds: float) -> HandleView:
-        """Queue a load. Raises ConflictError, or BusyError `queue_full` or `shutting_down`."""
-        fingerprint = request.fingerprint()
+    def accept(
+        self, request: PlanRequest, key: str | None, retry_after_seconds: float, on_end: Told | None = None
+    ) -> HandleView:
+        """Queue a load. `on_end` is called once, with the handle as the load left it; `forget` takes that back.
+
+        That is the only way to be sure of the end: a handle may be forgotten as soon as its load has ended.
+        Raises ConflictError, or BusyError `queue_full` or `shutting_down`.
+        """
         with self._lock:
             now = self._world.clock()
-            known = self._claims.by_key(key, fingerprint)
-            if known is not None:
-                return known.view(now)
-            if self._closing:
-                raise BusyError(
-                    "the daemon is shutting down", code="shutting_down", retry_after_seconds=retry_after_seconds
-                )
-            claim = Claim(
-                handle_id=f"h-{secrets.token_hex(8)}",
-                model_id=f"m-{secrets.token_hex(8)}",
-                request=request,
-                record=open_record(f"l-{secrets.token_hex(8)}", created_at=self._wall(), at_ns=now),
-            )
-            if not self._loads.offer(claim):
-                raise BusyError(
-                    f"the load queue is full: {len(self._loads)} loads wait",
-                    code="queue_full",
-                    retry_after_seconds=retry_after_seconds,
-                )
-            self._claims.add(claim, key)
-            return claim.view(now)
+            claim = self._claims.by_key(key, request.fingerprint())
+            if claim is None:
+                claim = self._queue(request, key, retry_after_seconds, now)
+            view, told = claim.view(now), self._join(claim, on_end)
+        return _also_told(view, told)
+
+    def forget(self, handle_id: str, on_end: Told) -> None:
+        """Do not tell `on_end` any more."""
+        with self._lock, suppress(NotFoundError, ValueError):
+            self._claims.get(handle_id).waiting.remove(on_end)
 
     def release(self, handle_id: str, wait_seconds: float) -> Released:
         """Give a handle up and wait for the end. Raises NotFoundError `handle_not_found`."""
@@ -159,16 +161,15 @@ class Keeper:
         with self._lock:
             return claim.released
 
-    def when_ended(self, handle_id: str, callback: Callable[[HandleView], None]) -> Callable[[], None]:
-        """Call `callback` when the load has ended, or now if it has; answers a function that takes that back."""
+    def when_ended(self, handle_id: str, callback: Told) -> None:
+        """Call `callback` when the load has ended, or now if it has; `forget` takes that back.
+
+        Raises NotFoundError `handle_not_found`.
+        """
         with self._lock:
             claim = self._claims.get(handle_id)
-            if not claim.told:
-                claim.waiting.append(callback)
-                return partial(self._forget, claim, callback)
-            view = claim.view(self._world.clock())
-        callback(view)
-        return lambda: None
+            view, told = claim.view(self._world.clock()), self._join(claim, callback)
+        _also_told(view, told)
 
     def close(self, deadline_seconds: float, finish_seconds: float = 0.0) -> bool:
         """Refuse new work, end what is under way, release what is resident; whether all of it ended in time.
@@ -310,10 +311,40 @@ class Keeper:
         for callback in waiting:
             _call(callback, view)
 
-    def _forget(self, claim: Claim, callback: Callable[[HandleView], None]) -> None:
-        with self._lock:
-            if callback in claim.waiting:
-                claim.waiting.remove(callback)
+    # under the lock
+
+    def _queue(self, request: PlanRequest, key: str | None, retry_after_seconds: float, now: int) -> Claim:
+        if self._closing:
+            raise BusyError(
+                "the daemon is shutting down", code="shutting_down", retry_after_seconds=retry_after_seconds
+            )
+        claim = Claim(
+            handle_id=f"h-{secrets.token_hex(8)}",
+            model_id=f"m-{secrets.token_hex(8)}",
+            request=request,
+            record=open_record(f"l-{secrets.token_hex(8)}", created_at=self._wall(), at_ns=now),
+        )
+        if not self._loads.offer(claim):
+            raise BusyError(
+                f"the load queue is full: {len(self._loads)} loads wait",
+                code="queue_full",
+                retry_after_seconds=retry_after_seconds,
+            )
+        self._claims.add(claim, key)
+        return claim
+
+    def _join(self, claim: Claim, on_end: Told | None) -> Told | None:
+        """Let `on_end` wait with the others; answers it if they have been told, so that it has to be told now."""
+        if on_end is None or claim.told:
+            return on_end
+        claim.waiting.append(on_end)
+        return None
+
+
+def _also_told(view: HandleView, on_end: Told | None) -> HandleView:
+    if on_end is not None:
+        _call(on_end, view)
+    return view
 
 
 def internal_error(what: str) -> GgufdError:

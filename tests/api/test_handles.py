@@ -5,6 +5,7 @@ import json
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from app.loading.lifecycle import STAGES
 from tests.api.conftest import MIB, Small
 from tests.api.test_app import require_problem
 from tests.builders import build, llama_keys, llama_tensors, t0
-from tests.daemon import Daemon
+from tests.daemon import Daemon, running_daemon
 
 pytestmark = pytest.mark.anyio
 SEVENTEEN = [{"name": f"d{index}", "memory_bytes": 1 << 30} for index in range(17)]
@@ -299,6 +300,18 @@ def test_handles_are_listed_also_when_they_ended(http: httpx.Client, model: str)
     listed = {one["id"]: one["state"] for one in http.get("/v1/handles").json()["handles"]}
     assert ids == [one for one in listed if one in ids]
     assert ["released", "ready"] == [listed[one] for one in ids]
+
+
+def test_a_short_history_forgets_nobody_who_waits(root: Path, model: str) -> None:
+    """With a history of one, forty clients that wait for loads that fail get each its own failure."""
+    body = {"model": model, "devices": [{"name": "x", "memory_bytes": 10}]}
+    with running_daemon("--model-roots", str(root), "--history-limit", "1") as daemon, ThreadPoolExecutor(40) as pool:
+        asked = [
+            pool.submit(httpx.post, f"{daemon.url}/v1/handles", json=body, headers={"Prefer": "wait=20"}, timeout=30)
+            for _ in range(40)
+        ]
+        problems = [require_problem(one.result(), 507, "insufficient_memory") for one in asked]
+    assert 40 == len({problem["handle_id"] for problem in problems})
 
 
 async def test_a_full_queue_turns_loads_away(small: Small, slow: str) -> None:

@@ -109,15 +109,35 @@ def test_those_who_wait_are_told_once_and_can_leave(root: Path, start: Start) ->
     stayed: list[LoadState] = []
     left: list[LoadState] = []
     service.when_ended(view.id, lambda seen: stayed.append(seen.state))
-    leave = service.when_ended(view.id, lambda seen: left.append(seen.state))
-    leave()
-    leave()
+
+    def leaving(seen: HandleView) -> None:
+        left.append(seen.state)
+
+    service.when_ended(view.id, leaving)
+    service.forget(view.id, leaving)
+    service.forget(view.id, leaving)
+    service.forget("h-none", leaving)
     device.gate.set()
     ended(service, view.id)
     service.when_ended(view.id, lambda seen: stayed.append(seen.state))
 
     assert stayed == [LoadState.READY, LoadState.READY]
     assert left == []
+
+
+def test_who_submits_is_told_of_the_end_however_short_the_history(root: Path, start: Start) -> None:
+    """`on_end` gets the handle as its load left it, also where it is forgotten at once, and for a repeated key."""
+    service = start(world(root), limits=ServiceLimits(history_limit=1))
+    told: list[HandleView] = []
+    ids: list[str] = []
+    for number in range(20):
+        ids.append(service.submit(request(), idempotency_key=str(number), on_end=told.append).id)
+        service.release(ids[-1])
+    until(lambda: len(told) == len(ids))
+    assert sorted(ids) == sorted(view.id for view in told)
+    assert {LoadState.READY, LoadState.CANCELLED} >= {view.state for view in told}
+    assert ids[-1] == service.submit(request(), idempotency_key="19", on_end=told.append).id
+    until(lambda: len(told) == len(ids) + 1)
 
 
 def test_observers_are_told_what_happened_and_cannot_do_harm(
