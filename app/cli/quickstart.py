@@ -15,7 +15,7 @@ from app.cli.sample import LINK_NAME, obtain
 from app.cli.summary import plan_summary, stage_table
 from app.cli.text import line_width, wrapped
 from app.client import Client
-from app.errors import DeviceError
+from app.errors import DeviceError, RequestError
 from app.settings import cache_folder, process_settings
 from app.units import human_bytes, human_seconds
 
@@ -41,8 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show it; answers 0, with nothing left running."""
+    """Show it; answers 0, with nothing left running. Raises RequestError for a flag that would change nothing."""
+    if arguments.port and not arguments.serve:
+        raise RequestError("quickstart: --port does nothing without --serve", field="--port")
     signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what is in the background without it
     try:
         return _show(arguments)
     except KeyboardInterrupt as told:
@@ -66,7 +69,7 @@ def _show(arguments: argparse.Namespace) -> int:
             ended_by_itself = _stay(child, handle["id"])
         else:
             released = daemon.release(handle["id"])
-            _say(f"\nreleased {human_bytes(released['released_bytes'])}")
+            _say(f"\nreleased {human_bytes(released['released_bytes'])}; mirrored tensors were on every device")
     if ended_by_itself is not None or child.process.returncode != 0:
         raise DeviceError(
             f"the daemon ended with {child.process.returncode}, and nobody had told it to", operation="stop"

@@ -97,7 +97,7 @@ def _devices(text: str) -> list[str | dict[str, Any]]:
         try:
             memory = parse_bytes(size if equals else part)
         except ValueError as error:
-            raise RequestError(f"--devices: {error}", field="devices") from error
+            raise RequestError(f"--devices: {part!r}: {error}", field="devices") from error
         kind = "host" if name == "host" else "simulated"
         devices.append({"name": name if equals else f"device{index}", "kind": kind, "memory_bytes": memory})
     return devices

@@ -18,6 +18,7 @@ from typing import Final
 from app.devices.facts import DeviceFacts
 from app.errors import PlanError
 from app.modelfile.source import is_network
+from app.units import human_bytes
 
 _HOST_KIND: Final = "host"
 
@@ -264,7 +265,8 @@ def _mapped(
             why = "holds no whole tensor, only slices and copies: read"
         else:
             are = "would be" if device.name in elsewhere else "are"
-            why = f"its whole tensors {are} the mapped file; slices and copies {are} read"
+            whole = human_bytes(mappable[device.name])
+            why = f"its whole tensors ({whole}) {are} the mapped file; slices and copies {are} read"
             if resolved.locks:
                 why += "; locking is attempted"
             return MappingReason(device=device.name, mode=resolved, reason=why)

@@ -1,4 +1,5 @@
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from app.cli.commands import run
 from app.loading.lifecycle import STAGES
 
 COMMAND = [sys.executable, "-m", "app", "quickstart", "--offline"]
@@ -109,3 +111,28 @@ def test_the_end_is_told_once_and_lines_are_short(tmp_path: Path) -> None:
     )
     assert (1, 1) == (done.stdout.count("nothing is left running"), done.stdout.count("what to try next"))
     assert [] == [line for line in done.stdout.splitlines() if len(line) > 80 and " -m app " not in line]
+
+
+def test_a_port_without_serve_is_misuse(capsys: pytest.CaptureFixture[str]) -> None:
+    """A flag that would change nothing is refused, and named."""
+    assert 2 == run(["quickstart", "--port", "9"])
+    assert capsys.readouterr().err == "ggufd: bad_request: quickstart: --port does nothing without --serve\n"
+
+
+def test_in_the_background_ctrl_c_ends_it_too(tmp_path: Path) -> None:
+    """A shell starts what it puts in the background with SIGINT ignored: quickstart heeds it all the same."""
+    with subprocess.Popen(
+        [
+            "/bin/sh",
+            "-c",
+            f"{shlex.join([*COMMAND, '--folder', str(tmp_path), '--serve', '--port', '0'])} & echo $!; wait",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as shell:
+        assert shell.stdout is not None
+        pid = int(shell.stdout.readline())
+        while "press Ctrl-C" not in (line := shell.stdout.readline()):
+            assert line
+        os.kill(pid, signal.SIGINT)
+        assert shell.stdout.read().endswith("the daemon has stopped; nothing is left running\n")
