@@ -126,7 +126,7 @@ class Client:
 
     def handles(self) -> list[Json]:
         """Every handle, also those that ended a while ago."""
-        return list(self._ask("GET", "/v1/handles")["handles"])
+        return list(self._pages("/v1/handles", "handles", {}))
 
     def handle(self, handle_id: str) -> Json:
         """One handle now."""

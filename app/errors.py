@@ -167,16 +167,17 @@ class BusyError(GgufdError):
         "still_loading",
         "too_many_connections",
         "answers_full",
+        "out_of_descriptors",
         "shutting_down",
         "not_ready",
     )
 
 
 class DeviceError(GgufdError):
-    """A device failed. Facts: `device`, `operation`."""
+    """A device failed, or cannot do what is asked. Facts: `device`, `operation`."""
 
     general_code = "device_failed"
-    codes: ClassVar[tuple[str, ...]] = ("device_failed",)
+    codes: ClassVar[tuple[str, ...]] = ("device_failed", "bytes_not_kept")
 
 
 class CancelledLoadError(GgufdError):

@@ -14,6 +14,7 @@ from app.errors import BusyError, ConflictError, FileError, GgufdError, NotFound
 from app.loading.lifecycle import HOLDING, NANOSECONDS, STAGES, UNDER_WAY, EventKind, LoadState, takes
 from app.loading.request import PlanRequest, check_request
 from app.loading.run import World, check_loadable, check_path, prepare
+from app.modelfile.shortage import shortage
 from app.modelfile.warmth import Warmth
 from app.residency.claim import Claim
 from app.residency.description import Description
@@ -118,7 +119,9 @@ class LoaderService:
             raise
         except Exception as error:
             log_fault("a plan ended in an error nobody foresaw")
-            raise internal_error("the plan") from error
+            failure = shortage(error, "the plan") or internal_error("the plan")
+            reason = failure.code
+            raise failure from error
         finally:
             self._keeper.tell(PlanEnded(outcome, reason, (self._world.clock() - started) / NANOSECONDS))
         return answer
@@ -156,15 +159,18 @@ class LoaderService:
         with self._keeper.claims() as claims:
             return claims.get(handle_id).view(self._world.clock())
 
-    def handles(self) -> list[HandleView]:
-        """Every handle in the order they were made, the ended ones as far as history goes."""
+    def handles(self, offset: int = 0, limit: int | None = None) -> tuple[list[HandleView], int]:
+        """Handles `[offset, offset + limit)` in the order they were made, and how many there are.
+
+        The ended ones as far as history goes.
+        """
         with self._keeper.claims() as claims:
             found = list(claims)
         views = []
-        for claim in found:
+        for claim in found[offset : None if limit is None else offset + limit]:
             with self._keeper.claims():  # one at a time: a long history must not keep running loads from reporting
                 views.append(claim.view(self._world.clock()))
-        return views
+        return views, len(found)
 
     def handle_plan(self, handle_id: str) -> dict[str, Any]:
         """The plan a handle's load follows or followed.

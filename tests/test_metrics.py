@@ -310,7 +310,7 @@ def test_scraping_changes_nothing(watched: Watched) -> None:
     """C55: a scrape loads nothing and makes no handle."""
     generate_latest(watched.registry)
 
-    assert watched.service.handles() == []
+    assert watched.service.handles() == ([], 0)
     assert watched.value("loads_in_progress", stage="queued") == 0
 
 

@@ -26,6 +26,7 @@ from app.api.probes import add_probe_routes
 from app.api.tensors import add_tensor_routes
 from app.api.workers import Workers
 from app.errors import GgufdError, NotFoundError, RequestError
+from app.modelfile.shortage import shortage
 from app.service import LoaderService
 
 _SHOWN: Final = 200
@@ -97,6 +98,8 @@ def create_app(
     app.add_exception_handler(GgufdError, _deliberate)
     app.add_exception_handler(HTTPException, _refused_by_routing)
     app.add_exception_handler(RequestValidationError, _invalid_parameter)
+    for kind in (MemoryError, OSError):
+        app.add_exception_handler(kind, _short_of_something)
     app.add_exception_handler(Exception, _unforeseen)
     app.add_middleware(Leaving)
     app.add_middleware(Observing, observe=observe)  # the outermost: it measures what all others answer
@@ -128,6 +131,14 @@ async def _invalid_parameter(_request: Request, error: Exception) -> Response:
     fault = error.errors()[0]
     field = ".".join(str(step) for step in fault["loc"][1:]) or "body"
     return problem_answer(RequestError(f"{field}: {in_words(fault)}", field=field))
+
+
+async def _short_of_something(_request: Request, error: Exception) -> Response:
+    """What the machine lacks is told as such; other faults of the system are nobody's to foresee."""
+    want = shortage(error, "the request")
+    if want is None:
+        raise error
+    return problem_answer(want)
 
 
 async def _unforeseen(_request: Request, _error: Exception) -> Response:

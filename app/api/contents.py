@@ -4,6 +4,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from typing import Any, Final
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
 
@@ -88,12 +89,12 @@ def add_content_routes(app: FastAPI, context: ApiContext) -> None:
             entries = metadata_json(service.reader(handle_id).model)
             for entry in entries:
                 if not entry["complete"]:
-                    entry["whole"] = f"{location_of(handle_id)}/metadata/{entry['key']}"
+                    entry["whole"] = f"{location_of(handle_id)}/metadata/{quote(entry['key'], safe='')}"
             return encode({"metadata": entries})
 
         return raw(await workers.run(Pool.VIEW, render))
 
-    @app.get("/v1/handles/{handle_id}/metadata/{key}", summary="One metadata key, whole, or a page of an array")
+    @app.get("/v1/handles/{handle_id}/metadata/{key:path}", summary="One metadata key, whole, or a page of an array")
     async def value(request: Request, handle_id: str, key: str, offset: Offset = 0, limit: Limit = 1000) -> Response:
         require_known(request, ("offset", "limit"))
 

@@ -11,6 +11,7 @@ from app.api.answers import answer, problem_answer, raw
 from app.api.context import PLAN_BODY, ApiContext
 from app.api.encoding import encode
 from app.api.incoming import idempotency_key, json_body, wait_seconds
+from app.api.paging import Limit, Offset, page_facts, require_known
 from app.api.views import handle_json, location_of
 from app.api.workers import Pool
 from app.errors import NotFoundError
@@ -91,10 +92,13 @@ def add_handle_routes(app: FastAPI, context: ApiContext) -> None:
             )
         return answer(handle_json(view), 202 if view.state in UNDER_WAY else 200, headers=headers)
 
-    @app.get("/v1/handles", summary="Every handle, also those that ended a while ago")
-    async def listing() -> Response:
+    @app.get("/v1/handles", summary="Handles, also those that ended a while ago, in pages")
+    async def listing(request: Request, offset: Offset = 0, limit: Limit = 100) -> Response:
+        require_known(request, ("offset", "limit"))
+
         def render() -> bytes:
-            return encode({"handles": [handle_json(view) for view in service.handles()]})
+            views, count = service.handles(offset, limit)
+            return encode({**page_facts(request, offset, limit, count), "handles": [handle_json(it) for it in views]})
 
         return raw(await workers.run(Pool.VIEW, render))
 

@@ -50,6 +50,7 @@ _STATUS_BY_CODE: Final[Mapping[str, int]] = {
     "unsupported_media_type": 415,
     "range_not_satisfiable": 416,
     "write_failed": 500,
+    "bytes_not_kept": 409,
 }
 
 TITLES: Final[Mapping[str, str]] = {
@@ -112,11 +113,13 @@ TITLES: Final[Mapping[str, str]] = {
     "device_not_loadable": "The device can be planned on, not loaded on",
     "insufficient_memory": "A device has too little memory",
     "device_failed": "A device failed",
+    "bytes_not_kept": "The device keeps no bytes that could be read",
     # not now
     "queue_full": "The load queue is full",
     "still_loading": "The load has not come far enough yet",
     "too_many_connections": "More clients are connected than the daemon takes",
     "answers_full": "Answers that clients have not read take all the memory there is for them",
+    "out_of_descriptors": "The daemon has as many files open as it may",
     "shutting_down": "The daemon is shutting down",
     "not_ready": "The daemon cannot take loads at the moment",
     # said by the command line alone

@@ -2,6 +2,7 @@
 
 import itertools
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import quote
 
 from fastapi import FastAPI, Query, Request, Response
 
@@ -55,7 +56,7 @@ def add_tensor_routes(app: FastAPI, context: ApiContext) -> None:
 
         def render() -> bytes:
             facts = service.reader(handle_id).tensor(name)
-            return encode({**facts, "data": f"{location_of(handle_id)}/tensors/{name}/data"})
+            return encode({**facts, "data": f"{location_of(handle_id)}/tensors/{quote(name, safe='')}/data"})
 
         return raw(await workers.run(Pool.VIEW, render))
 

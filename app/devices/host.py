@@ -15,6 +15,7 @@ from app.devices.ledger import Ledger, out_of_memory
 from app.devices.mapped import MappedBuffer
 from app.devices.shared import SharedMemory
 from app.errors import DeviceError
+from app.modelfile.shortage import shortage
 from app.modelfile.source import MappedRange
 
 KIND: Final = "host"
@@ -162,6 +163,9 @@ class HostBackend:
             self._ledger.release(accounted_bytes)
             if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _SHORT_OF_MEMORY):
                 raise out_of_memory(self._name, nbytes, self._ledger.free_bytes, "the system has no more") from error
+            want = shortage(error, f"allocating {nbytes} bytes on device {self._name}")
+            if want is not None:
+                raise want from error
             if isinstance(error, OSError | OverflowError | ValueError):
                 raise DeviceError(
                     f"device {self._name} cannot allocate {nbytes} bytes: {error}",

@@ -111,6 +111,7 @@ class SimulatedBuffer:
         if kept is None:
             raise DeviceError(
                 f"simulated device {self._device.name} keeps a checksum, not the bytes (see keep_bytes)",
+                code="bytes_not_kept",
                 device=self._device.name,
                 operation="read",
             )

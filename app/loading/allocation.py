@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from app.devices.backend import Backend, Buffer
-from app.errors import CancelledLoadError, FileError
+from app.errors import CancelledLoadError, CapacityError, FileError
 from app.loading.layout import BufferSpec, Layout, lay_out
-from app.loading.negotiation import map_refused
+from app.loading.negotiation import LoadMode, map_refused
 from app.loading.prepared import Prepared
 from app.loading.signals import Allocated, Emit, Freed, Remapped
 from app.modelfile.source import FileSource, MappedRange
@@ -60,6 +60,8 @@ def allocate(
     try:
         return _attempt(prepared, backends, sources, memory, emit, stop)
     except _MapRefusedError as refusal:
+        if isinstance(refusal.__cause__, CapacityError) and prepared.mapping.requested is not LoadMode.AUTO:
+            raise refusal.__cause__ from None  # the mode could be honoured, were there the memory
         prepared = replace(prepared, mapping=map_refused(prepared.mapping, str(refusal)))
     emit(Remapped(prepared.mapping))
     return _attempt(prepared, backends, sources, memory, emit, stop)
@@ -95,7 +97,7 @@ def _import(spec: BufferSpec, backend: Backend, source: FileSource) -> tuple[Buf
     assert spec.mapped is not None
     try:
         mapped = source.map_range(spec.mapped.offset, spec.mapped.nbytes)
-    except FileError as error:
+    except (FileError, CapacityError) as error:
         raise _MapRefusedError(error.message) from error
     with ExitStack() as unless_taken:
         unless_taken.callback(mapped.close)

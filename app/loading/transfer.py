@@ -23,6 +23,7 @@ from app.devices.ledger import out_of_memory
 from app.errors import CancelledLoadError, FileError, GgufdError
 from app.loading.cuts import Block, Part, StridedCopy, blocks, one_block
 from app.loading.layout import CopyStep, Placement
+from app.modelfile.shortage import shortage
 from app.modelfile.source import ByteSource
 from app.units import KIB, MIB
 
@@ -283,7 +284,9 @@ def _drop_frames(error: BaseException) -> None:
 def _typed(failure: BaseException) -> BaseException:
     """The failure as one of the product's own, where the system can have caused it."""
     if isinstance(failure, OSError):
-        error: GgufdError = FileError(f"reading failed: {failure.strerror}", code="read_failed")
+        error: GgufdError = shortage(failure, "reading") or FileError(
+            f"reading failed: {failure.strerror}", code="read_failed"
+        )
     elif isinstance(failure, MemoryError):
         error = _no_room("no more memory for staging")
     else:

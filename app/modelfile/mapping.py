@@ -15,6 +15,7 @@ from app.modelfile import libc
 from app.modelfile.gathering import gather
 from app.modelfile.opening import CONTENT_FIELDS, errno_name, read_failed, require_identity
 from app.modelfile.reading import ReadInto, read_exactly
+from app.modelfile.shortage import shortage
 from app.modelfile.text import shown
 from app.modelfile.types import FileIdentity
 from app.units import MIB
@@ -37,7 +38,8 @@ class MappedRange:
     ) -> None:
         """Map part of the open file `fd` (which is duplicated).
 
-        Raises FileError `read_failed` (`found` is the errno's name) if the kernel refuses.
+        Raises FileError `read_failed` (`found` is the errno's name) if the kernel refuses, CapacityError or BusyError
+        if the machine is short of something.
         """
         skipped = offset % libc.PAGE
         self._path = path
@@ -56,6 +58,9 @@ class MappedRange:
                 self.address = self._start + skipped
         except OSError as error:
             self.close()
+            want = shortage(error, f"{shown(path)}: mapping {nbytes} bytes at {offset}")
+            if want is not None:
+                raise want from error
             raise FileError(
                 f"{shown(path)}: mapping {nbytes} bytes at {offset} was refused: {error.strerror}",
                 code="read_failed",

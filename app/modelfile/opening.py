@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from app.errors import AccessError, FileError, GgufdError, NotFoundError
+from app.modelfile.shortage import shortage
 from app.modelfile.text import shown
 from app.modelfile.types import FileIdentity, Shard
 
@@ -106,8 +107,11 @@ def require_identity(fd: int, expected: FileIdentity, path: Path, fields: Sequen
             )
 
 
-def read_failed(path: Path, error: OSError, offset: int) -> FileError:
-    """The system's refusal to read, as a typed error with its errno's name as the fact `found`."""
+def read_failed(path: Path, error: OSError, offset: int) -> GgufdError:
+    """The system's refusal to read: a want of the machine's, or FileError with its errno's name as the fact `found`."""
+    want = shortage(error, f"{shown(path)}: reading at {offset}")
+    if want is not None:
+        return want
     reason = error.strerror or type(error).__name__
     return FileError(
         f"{shown(path)}: reading at {offset} failed: {reason}",

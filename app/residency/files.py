@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from app.errors import AccessError, FileError, GgufdError, NotFoundError
+from app.errors import GgufdError, NotFoundError
 from app.loading.run import World, locate
 from app.modelfile.finding import Findings, FoundModel, WalkLimits, find_models
 from app.modelfile.opening import not_found, open_regular
@@ -125,7 +125,7 @@ class ModelFiles:
             facts |= {**self._facts(found, state), "page_cache": warmth_json(heat)}
         except NotFoundError:
             return None
-        except (AccessError, FileError) as error:
+        except GgufdError as error:
             facts |= {"loadable": False, "problem": _brief(error)}
         except Exception:  # one file must not hide all others
             log_fault("looking at a file ended in an error nobody foresaw")

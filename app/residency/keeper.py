@@ -23,6 +23,7 @@ from app.loading.lifecycle import HEADER_STAGES, NANOSECONDS, UNDER_WAY, EventKi
 from app.loading.request import PlanRequest
 from app.loading.run import LoadedModel, World, run_load
 from app.loading.signals import FileRead, Placed, Signal
+from app.modelfile.shortage import shortage
 from app.residency.claim import Claim
 from app.residency.crew import Crew
 from app.residency.handles import HandleView, Released
@@ -208,9 +209,9 @@ class Keeper:
             loaded = run_load(claim.request, self._world, partial(self._take, claim), claim.stop)
         except GgufdError as error:
             self._fail(claim, error)
-        except Exception:
+        except Exception as error:
             log_fault(f"load {claim.record.id} ended in an error nobody foresaw")
-            self._fail(claim, internal_error(f"load {claim.record.id}"))
+            self._fail(claim, shortage(error, "the load") or internal_error(f"load {claim.record.id}"))
         else:
             self._hand_over(claim, loaded)
 

@@ -43,7 +43,7 @@ def http(child: Child) -> Iterator[httpx.Client]:
     """A client of the shared daemon; whatever a test left loaded or loading is released behind it."""
     with httpx.Client(base_url=child.url, timeout=30) as client:
         yield client
-        for handle in client.get("/v1/handles").json()["handles"]:
+        for handle in client.get("/v1/handles?limit=10000").json()["handles"]:
             if handle["state"] not in ENDED:
                 client.delete(f"/v1/handles/{handle['id']}")
 

@@ -61,6 +61,11 @@ def until(http: httpx.Client, handle_id: str, *states: str, seconds: float = 10)
     raise AssertionError(f"{handle_id} is {handle['state']}, not {states}")
 
 
+def listed(http: httpx.Client) -> list[dict[str, Any]]:
+    """Every handle that can be read."""
+    return cast(list[dict[str, Any]], http.get("/v1/handles?limit=10000").json()["handles"])
+
+
 def allocated(http: httpx.Client) -> dict[str, int]:
     """What each device holds now."""
     return {device["name"]: device["allocated_bytes"] for device in http.get("/v1/devices").json()["devices"]}
@@ -123,7 +128,7 @@ def test_waiting_takes_no_thread(http: httpx.Client, child: Daemon, model: str, 
     assert 200 == http.get("/v1/devices").status_code
     assert 200 == http.post("/v1/plans", json={"model": model, "devices": ["host0"]}).status_code
     took = time.monotonic() - started
-    for handle in http.get("/v1/handles").json()["handles"]:
+    for handle in listed(http):
         http.delete(f"/v1/handles/{handle['id']}")
     for thread in waiting:
         thread.join()
@@ -149,7 +154,7 @@ def test_a_client_that_goes_away_is_not_waited_for(http: httpx.Client, child: Da
     while answered() == before:
         assert time.monotonic() < end
         time.sleep(0.02)
-    assert "transferring" == http.get("/v1/handles").json()["handles"][-1]["state"]
+    assert "transferring" == listed(http)[-1]["state"]
 
 
 def test_a_load_that_fails_while_a_client_waits_is_its_problem(http: httpx.Client, root: Path) -> None:
@@ -200,7 +205,7 @@ def test_a_client_that_waits_for_a_cancelled_load_is_told(http: httpx.Client, ch
 
     thread = threading.Thread(target=waits)
     thread.start()
-    while not (loading := [one for one in http.get("/v1/handles").json()["handles"] if one["state"] == "transferring"]):
+    while not (loading := [one for one in listed(http) if one["state"] == "transferring"]):
         time.sleep(0.01)
     http.delete(f"/v1/handles/{loading[0]['id']}")
     thread.join()
@@ -297,9 +302,29 @@ def test_handles_are_listed_also_when_they_ended(http: httpx.Client, model: str)
     """The list has every handle in the order they were made, the released ones too."""
     ids = [post(http, {"model": model, "devices": ["host0"]}, wait="10").json()["id"] for _ in range(2)]
     http.delete(f"/v1/handles/{ids[0]}")
-    listed = {one["id"]: one["state"] for one in http.get("/v1/handles").json()["handles"]}
-    assert ids == [one for one in listed if one in ids]
-    assert ["released", "ready"] == [listed[one] for one in ids]
+    states = {one["id"]: one["state"] for one in listed(http)}
+    assert ids == [one for one in states if one in ids]
+    assert ["released", "ready"] == [states[one] for one in ids]
+
+
+def test_handles_come_in_pages(http: httpx.Client, model: str) -> None:
+    """Pages follow one another to the last handle; each says how many there are; a hundred are a page unasked."""
+    for _ in range(3):
+        post(http, {"model": model, "devices": ["host0"]}, wait="10")
+    everything = [one["id"] for one in listed(http)]
+    seen: list[str] = []
+    place = "/v1/handles?limit=2"
+    while place:
+        page = http.get(place).json()
+        assert len(everything) == page["count"]
+        assert page["offset"] == len(seen)
+        seen += [one["id"] for one in page["handles"]]
+        place = page["next"]
+    assert everything == seen
+    unasked = http.get("/v1/handles").json()
+    assert everything[:100] == [one["id"] for one in unasked["handles"]]
+    for query in ("limit=0", "limit=10001", "offset=-1", "state=ready", "limit=1&limit=2"):
+        require_problem(http.get(f"/v1/handles?{query}"), 400, "bad_request")
 
 
 def test_a_short_history_forgets_nobody_who_waits(root: Path, model: str) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import numpy as np
@@ -274,9 +275,21 @@ def test_devices_without_bytes_say_so(http: httpx.Client, model: ModelFile) -> N
     body = {"model": "m.gguf", "devices": ["sum0"], "load_mode": "none"}
     with Loaded(http, body) as loaded:
         for query in ("", "?device=sum0", "?dtype=f32"):
-            found = require_problem(loaded.data("output.weight", query), 500, "device_failed")
+            found = require_problem(loaded.data("output.weight", query), 409, "bytes_not_kept")
             assert ("sum0", "read") == (found["device"], found["operation"])
             assert "checksum" in found["detail"]
+
+
+def test_every_metadata_key_can_be_asked_for(http: httpx.Client, root: Path) -> None:
+    """Whatever characters a key has, slashes too, its path leads to it, as does the link to its whole value."""
+    odd = ["a/b?c#d", "a//b/", "%2F", "sp ace", "é", "../x"]
+    keys = dict.fromkeys(odd, "short") | {f"{key}/long": "x" * 5000 for key in odd}
+    t0(root / "odd-keys.gguf", set_keys=keys)
+    with Loaded(http, {"model": "odd-keys.gguf", "devices": ["host"]}) as loaded:
+        whole = {entry["key"]: entry.get("whole") for entry in loaded.get("/metadata").json()["metadata"]}
+        for key in odd:
+            assert "short" == http.get(f"{loaded.path}/metadata/{quote(key, safe='')}").json()["value"]
+            assert 5000 == len(http.get(str(whole[f"{key}/long"])).json()["value"])
 
 
 def test_lists_and_their_filters(http: httpx.Client, model: ModelFile) -> None:

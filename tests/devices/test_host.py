@@ -8,7 +8,7 @@ import pytest
 
 from app.devices import shared
 from app.devices.host import HostBackend
-from app.errors import CancelledLoadError, CapacityError, DeviceError, FileError
+from app.errors import BusyError, CancelledLoadError, CapacityError, DeviceError, FileError, GgufdError
 from app.ggml import BY_NAME
 from app.modelfile import libc
 from app.modelfile.reader import read_model_file
@@ -120,21 +120,26 @@ def test_an_old_kernel_does_without_populating(monkeypatch: pytest.MonkeyPatch) 
     assert MIB == buffer.free()
 
 
-def test_descriptors_can_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any other refusal of the system is a DeviceError naming the device, and nothing stays allocated."""
+@pytest.mark.parametrize(
+    ("refusal", "kind", "says"),
+    [
+        (errno.EMFILE, BusyError, "allocating 1000 bytes on device host0 failed"),
+        (errno.EPERM, DeviceError, "host0 cannot allocate 1000 bytes"),
+    ],
+)
+def test_descriptors_can_run_out(
+    monkeypatch: pytest.MonkeyPatch, refusal: int, kind: type[GgufdError], says: str
+) -> None:
+    """Without descriptors the daemon is busy, any other refusal of the system is the device's; nothing stays."""
 
     def refuse(name: str, flags: int) -> int:
-        raise OSError(errno.EMFILE, "Too many open files")
+        raise OSError(refusal, os.strerror(refusal))
 
     device = HostBackend("host0", GIB)
     monkeypatch.setattr(os, "memfd_create", refuse)
-    with pytest.raises(DeviceError, match="host0 cannot allocate 1000 bytes") as caught:
+    with pytest.raises(kind, match=says):
         device.allocate(1000, 1000)
-    assert ("host0", "allocate", 0) == (
-        caught.value.facts["device"],
-        caught.value.facts["operation"],
-        device.facts().allocated_bytes,
-    )
+    assert 0 == device.facts().allocated_bytes
 
 
 def test_more_than_any_address_space() -> None:

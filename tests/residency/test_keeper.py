@@ -1,3 +1,4 @@
+import errno
 import gc
 import logging
 import os
@@ -78,11 +79,23 @@ def test_a_release_that_does_not_end_in_time_answers_with_the_state_so_far(root:
     assert service.release(view.id).state is LoadState.CANCELLED
 
 
-@pytest.mark.parametrize("fault", [ValueError("a bug"), MemoryError()])
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (ValueError("a bug"), "internal"),
+        (MemoryError(), "insufficient_memory"),
+        (OSError(errno.EMFILE, "Too many open files"), "out_of_descriptors"),
+    ],
+)
 def test_an_unforeseen_error_fails_the_load_and_not_the_worker(
-    root: Path, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: Exception
+    root: Path,
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    fault: Exception,
+    code: str,
 ) -> None:
-    """It becomes code internal, the log names the load, and the next load works."""
+    """It becomes code internal, or what the machine is short of; the log names the load, and the next load works."""
 
     def explode(*_args: object) -> None:
         raise fault
@@ -94,9 +107,9 @@ def test_an_unforeseen_error_fails_the_load_and_not_the_worker(
         with pytest.raises(GgufdError) as caught:
             service.plan(request())
 
-    assert caught.value.code == "internal"
+    assert caught.value.code == code
     assert view.failure is not None
-    assert (view.failure.code, view.failure.stage) == ("internal", LoadState.PLANNING)
+    assert (view.failure.code, view.failure.stage) == (code, LoadState.PLANNING)
     assert view.load_id in caplog.text
     assert ended(service, service.submit(request()).id).state is LoadState.READY
 
@@ -185,7 +198,7 @@ def test_history_keeps_as_many_ended_handles_as_it_is_told(root: Path, start: St
         service.release(view.id)
         released.append(view.id)
 
-    assert [view.id for view in service.handles()] == [resident.id, *released[1:]]
+    assert [view.id for view in service.handles()[0]] == [resident.id, *released[1:]]
     assert service.handle_plan(released[2])["fits"] is True
 
 
@@ -199,7 +212,7 @@ def test_closing_cancels_releases_and_refuses(root: Path, start: Start) -> None:
     until(lambda: service.handle(running.id).progress > 0)
 
     assert service.close(20)
-    states = {view.id: view.state for view in service.handles()}
+    states = {view.id: view.state for view in service.handles()[0]}
     assert states == {
         resident.id: LoadState.RELEASED,
         running.id: LoadState.CANCELLED,
