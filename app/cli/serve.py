@@ -32,6 +32,8 @@ from app.units import human_bytes
 MISUSED: Final = 2
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _KEEP_ALIVE_SECONDS: Final = 30
+_WAITING_CLIENTS: Final = 1024
+_ACCEPTED_AT_ONCE: Final = 16  # before any of them is looked at: a rush must not take all descriptors
 _GRACE_SECONDS: Final = 5  # for clients to take their answers, of a shutdown's time at most
 _GRACE_SHARE: Final = 1 / 8  # of a shutdown's time
 _SPARE_SECONDS: Final = 0.25  # for the steps between, of at most half as large a share
@@ -39,6 +41,7 @@ _FINISH_SHARE: Final = 3 / 4
 _POLL_SECONDS: Final = 0.02
 _BREAK_OFF_SECONDS: Final = 0.2  # of the half second that an end at once may take
 _OTHER_PORTS_DO: Final = (errno.EADDRINUSE, errno.EACCES)
+_BROKEN_OFF: Final = "ASGI callable returned without completing response."  # meant so, and told with its reason
 _log: Final = logging.getLogger("ggufd.serve")
 
 
@@ -67,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         return MISUSED
     logging.basicConfig(level=settings.log_level.upper(), format=_LOG_FORMAT, stream=sys.stderr)
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
+    logging.getLogger("uvicorn.error").addFilter(lambda record: record.getMessage() != _BROKEN_OFF)
     try:
         listening = listen(settings.host, settings.port)
     except OSError as error:
@@ -111,7 +115,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-        listening.listen(1024)
+        listening.listen(_WAITING_CLIENTS)
     except OSError:
         listening.close()
         raise
@@ -130,6 +134,7 @@ def serve(daemon: Daemon, listening: socket.socket, settings: Settings) -> int:
         log_config=None,
         access_log=False,
         server_header=False,
+        backlog=_ACCEPTED_AT_ONCE,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=grace,  # type: ignore[arg-type]  # it is only ever a timeout, so fractions do
     )
@@ -167,6 +172,7 @@ class _Server(uvicorn.Server):
         asyncio.get_running_loop().set_exception_handler(Complaints())
         await super().startup(sockets)
         assert sockets is not None
+        sockets[0].listen(_WAITING_CLIENTS)  # the loop's own limit is about what it accepts in one go
         host, port = sockets[0].getsockname()[:2]
         sys.stdout.write(f"ggufd listens on http://{f'[{host}]' if ':' in host else host}:{port}\n")
         sys.stdout.flush()

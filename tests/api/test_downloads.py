@@ -118,6 +118,7 @@ def test_a_release_does_not_wait_for_a_download(daemon: Daemon, client: Client) 
     while not daemon.log and time.monotonic() < until:
         time.sleep(0.05)
     assert "broken off: not_resident" in "".join(daemon.log)
+    assert "ASGI" not in "".join(daemon.log)
     assert "Traceback" not in "".join(daemon.log)
     daemon.log.clear()
 
