@@ -41,12 +41,25 @@ def raise_descriptor_limit() -> int:
 
 @dataclass(slots=True, kw_only=True)
 class Gate:
-    """What the connections of one server share: the limits, and who is silent, the longest first."""
+    """What the connections of one server share: the limits, and who is silent, the longest first.
+
+    `strangers` have not had an answer yet; they are the first to go.
+    """
 
     most: int
     header_seconds: float
     read_seconds: float
+    strangers: "dict[Connection, None]" = field(default_factory=dict)
     silent: "dict[Connection, None]" = field(default_factory=dict)
+
+    def idlest(self) -> "Connection | None":
+        """Whose place a newcomer takes; None if everybody waits for an answer."""
+        return next(iter(self.strangers or self.silent), None)
+
+    def drop(self, client: "Connection") -> None:
+        """The client is not silent, or not there, any more."""
+        self.strangers.pop(client, None)
+        self.silent.pop(client, None)
 
 
 def connection_class(limits: ApiLimits, descriptors: int) -> type[H11Protocol]:
@@ -76,14 +89,15 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         gate = self.gate
         over = len(self.connections) - gate.most
-        if over > 0 and gate.silent:
-            next(iter(gate.silent)).leave()
+        idlest = gate.idlest()
+        if over > 0 and idlest is not None:
+            idlest.leave()
         elif over > RESERVE:
             self.leave()
             return
         elif over > 0:
             self.app = only_probes(self.app)
-        gate.silent[self] = None
+        gate.strangers[self] = None
         self._expect()
 
     def data_received(self, data: bytes) -> None:
@@ -92,7 +106,7 @@ class Connection(H11Protocol):
         if self.transport.is_closing():
             return
         if self._answering:
-            self.gate.silent.pop(self, None)
+            self.gate.drop(self)
         if self.conn.their_state is h11.IDLE:
             if self._arriving is None:  # a header has a time for all of it, however small its pieces
                 self._expect()
@@ -122,13 +136,13 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the client."""
-        self.gate.silent.pop(self, None)
+        self.gate.drop(self)
         self._cancel_expected()
         super().connection_lost(exc)
 
     def leave(self) -> None:
         """Close the connection, without waiting for what the client has not read."""
-        self.gate.silent.pop(self, None)
+        self.gate.drop(self)
         self.connections.discard(self)
         self.transport.abort()
 
