@@ -27,7 +27,7 @@ class ApiLimits:
 
     max_body_bytes: int = MIB
     max_wait_seconds: float = 600.0
-    max_answers_bytes: int = 256 * MIB
+    max_answers_bytes: int = 512 * MIB
     max_connections: int = 1000
     header_seconds: float = 30.0
     read_seconds: float = 120.0

@@ -32,8 +32,8 @@ from app.residency.naming import renamed
 from app.residency.uses import Uses
 from app.units import MIB, human_bytes
 
-MAX_ANSWER_BYTES: Final = 64 * MIB
-"""How many bytes of embeddings one request may ask for: 4,096 rows of 4,096 values."""
+MAX_ANSWER_BYTES: Final = 256 * MIB
+"""How many bytes of embeddings one request may ask for: 4,096 rows of 16,384 values, the widest there are."""
 
 Admit = Callable[[int], None]
 """Told the bytes of an answer before anything of it is made; may refuse it by an error of its own."""

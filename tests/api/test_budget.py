@@ -77,7 +77,16 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A daemon that holds 128 MiB of answers."""
     root = tmp_path_factory.mktemp("models")
     large(root / "m.gguf", MIB)
-    flags = ("--model-roots", str(root), "--max-answers-bytes", "128MiB", "--log-level", "warning")
+    flags = (
+        "--model-roots",
+        str(root),
+        "--max-answers-bytes",
+        "128MiB",
+        "--max-body-bytes",
+        "8MiB",
+        "--log-level",
+        "warning",
+    )
     with running_daemon(*flags) as running:
         yield running
 
@@ -137,15 +146,15 @@ def test_what_ended_can_be_asked_for_again(daemon: Daemon, place: str) -> None:
 
 
 def test_more_than_an_answer_may_hold_is_refused_with_how_to_ask(daemon: Daemon, place: str) -> None:
-    """A wish for more than 64 MiB names the limit and how many tokens to ask for at a time; so many are answered."""
+    """A wish for more than 256 MiB names the limit and how many tokens to ask for at a time; so many are answered."""
     problem = require_problem(
-        httpx.post(f"{daemon.url}{place}/embeddings", json={"tokens": [1] * (2 * ROWS + 1)}), 400, "bad_request"
+        httpx.post(f"{daemon.url}{place}/embeddings", json={"tokens": [1] * (8 * ROWS + 1)}), 400, "bad_request"
     )
-    assert (64 * MIB, 2 * ROWS) == (problem["limit_bytes"], problem["max_tokens"])
-    assert f"ask for {2 * ROWS} at a time" in problem["detail"]
+    assert (256 * MIB, 8 * ROWS) == (problem["limit_bytes"], problem["max_tokens"])
+    assert f"ask for {8 * ROWS} at a time" in problem["detail"]
     body = {"tokens": [1] * problem["max_tokens"], "format": "npy"}
     whole = httpx.post(f"{daemon.url}{place}/embeddings", json=body, timeout=30)
-    assert (200, 64 * MIB + 128) == (whole.status_code, len(whole.content))
+    assert (200, 256 * MIB + 128) == (whole.status_code, len(whole.content))
     assert "dequantise;dur=" in whole.headers["server-timing"]
 
 
