@@ -196,7 +196,7 @@ def test_c55_a_load_under_way_shows_in_its_stage(watched: Watched, device: HeldB
     """While a load runs the scrape works: one in progress, one in the queue, and when it last got on."""
     running = watched.service.submit(PlanRequest(model="m.gguf", devices=("held",)))
     assert device.reached.wait(10)
-    watched.service.submit(REQUEST)
+    queued = watched.service.submit(REQUEST)
 
     assert watched.value("loads_in_progress", stage="allocating") == 1
     assert watched.value("loads_in_progress", stage="queued") == 1
@@ -206,6 +206,7 @@ def test_c55_a_load_under_way_shows_in_its_stage(watched: Watched, device: HeldB
     assert progress >= running.created_at
     device.gate.set()
     ended(watched.service, running.id)
+    ended(watched.service, queued.id)
     assert watched.value("loads_in_progress", stage="allocating") == 0
 
 
