@@ -93,6 +93,10 @@ def dequantise(kind: GgmlType, rows: NDArray[np.uint8]) -> NDArray[np.float32]:
         convert = _dequantise_blocks if kind.name in _OWN else _dequantise_by_package
         for first in range(0, len(blocks), group):
             part = blocks[first : first + group]
+            if kind.name == "q8_0":  # the commonest type of embeddings: without the package's copies on the way
+                scales = part[:, :2].view("<f2").astype(np.float32)
+                np.multiply(part[:, 2:].view(np.int8), scales, out=values[first : first + group])
+                continue
             values[first : first + group] = convert(kind, part).reshape(len(part), -1)
         return values.reshape(shape)
 
