@@ -93,10 +93,6 @@ def dequantise(kind: GgmlType, rows: NDArray[np.uint8]) -> NDArray[np.float32]:
         convert = _dequantise_blocks if kind.name in _OWN else _dequantise_by_package
         for first in range(0, len(blocks), group):
             part = blocks[first : first + group]
-            if kind.name == "q8_0":  # the commonest type of embeddings: without the package's copies on the way
-                scales = part[:, :2].view("<f2").astype(np.float32)
-                np.multiply(part[:, 2:].view(np.int8), scales, out=values[first : first + group])
-                continue
             values[first : first + group] = convert(kind, part).reshape(len(part), -1)
         return values.reshape(shape)
 
@@ -105,7 +101,10 @@ _GROUP_VALUES: Final = 131_072
 
 
 _PLAIN: Final = {"f32": "<f4", "f16": "<f2", "f64": "<f8", "i8": "i1", "i16": "<i2", "i32": "<i4", "i64": "<i8"}
-_OWN: Final = frozenset({"q1_0", "q2_0", "q8_1", "q8_K"})  # what the package's dequantisation lacks
+# A scale and, from this byte on, its integers of 8 bits. Between the two of q8_1 is a sum; q8_K's sums are at the end.
+_BYTES_AT: Final = {"q8_0": 2, "q8_1": 4, "q8_K": 4}
+# What the package's dequantisation lacks, and q8_0, embeddings' commonest type, that it makes more copies for.
+_OWN: Final = frozenset({"q1_0", "q2_0", *_BYTES_AT})
 
 
 def _dequantise_by_package(kind: GgmlType, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -117,15 +116,13 @@ def _dequantise_by_package(kind: GgmlType, blocks: NDArray[np.uint8]) -> NDArray
 
 
 def _dequantise_blocks(kind: GgmlType, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """One block a row. All four are a scale times small integers, packed from the lowest bit up."""
+    """One block a row. All are a scale times small integers, packed from the lowest bit up."""
     import numpy as np
 
     width = 4 if kind.name == "q8_K" else 2
     scale = blocks[:, :width].copy().view(f"<f{width}").astype(np.float32)
-    if kind.name == "q8_1":  # two bytes of sum lie between the scale and the integers
-        return scale * blocks[:, 4:].view(np.int8).astype(np.float32)
-    if kind.name == "q8_K":  # sums of sixteen lie behind the integers
-        return scale * blocks[:, 4 : 4 + kind.block_size].view(np.int8).astype(np.float32)
+    if (at := _BYTES_AT.get(kind.name)) is not None:
+        return scale * blocks[:, at : at + kind.block_size].view(np.int8)
     if kind.name == "q1_0":
         bits = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little")
         return np.where(bits.astype(bool), scale, -scale)

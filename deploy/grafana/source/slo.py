@@ -4,7 +4,12 @@ from deploy.grafana.source.panels import FAULTS, HERE, READY, Dashboard, Panel, 
 
 COUNTED = f'{HERE}, reason=~"none|{FAULTS}"'
 COUNTED_BAD = f'{HERE}, reason=~"{FAULTS}"'
-IN_A_MINUTE = f'sum(increase(ggufd_load_duration_seconds_bucket{{{READY}, le=~"60(\\\\.0)?"}}[$__range]))'
+_ALL_COUNTED = f"sum(increase(ggufd_loads_total{{{COUNTED}}}[$__range]))"
+FAILED = f"sum(increase(ggufd_loads_total{{{COUNTED_BAD}}}[$__range])) / {_ALL_COUNTED}"
+IN_A_MINUTE = (
+    f'sum(increase(ggufd_load_duration_seconds_bucket{{{READY}, le=~"60(\\\\.0)?"}}[$__range]))'
+    f" / sum(increase(ggufd_load_duration_seconds_count{{{READY}}}[$__range]))"
+)
 ERROR_WINDOWS = ("5m", "30m", "1h", "6h")
 
 SLO = Dashboard(
@@ -21,8 +26,7 @@ SLO = Dashboard(
                     " ready, or failed for a reason that lies with the daemon or its machine.",
                     queries=[
                         (
-                            f"1 - sum(increase(ggufd_loads_total{{{COUNTED_BAD}}}[$__range]))"
-                            f" / sum(increase(ggufd_loads_total{{{COUNTED}}}[$__range]))",
+                            f"1 - {FAILED}",
                             "ready",
                         )
                     ],
@@ -37,8 +41,7 @@ SLO = Dashboard(
                     " zero: it is spent.",
                     queries=[
                         (
-                            f"1 - sum(increase(ggufd_loads_total{{{COUNTED_BAD}}}[$__range]))"
-                            f" / sum(increase(ggufd_loads_total{{{COUNTED}}}[$__range])) / 0.01",
+                            f"1 - {FAILED} / 0.01",
                             "left",
                         )
                     ],
@@ -51,7 +54,7 @@ SLO = Dashboard(
                     asks="Which share of the loads that ended ready in the range above took at most a minute?",
                     queries=[
                         (
-                            f"{IN_A_MINUTE} / sum(increase(ggufd_load_duration_seconds_count{{{READY}}}[$__range]))",
+                            IN_A_MINUTE,
                             "within a minute",
                         )
                     ],
@@ -65,8 +68,7 @@ SLO = Dashboard(
                     asks="Which share of the slow loads that the objective allows for the range above is left?",
                     queries=[
                         (
-                            f"1 - (1 - {IN_A_MINUTE}"
-                            f" / sum(increase(ggufd_load_duration_seconds_count{{{READY}}}[$__range]))) / 0.05",
+                            f"1 - (1 - {IN_A_MINUTE}) / 0.05",
                             "left",
                         )
                     ],
