@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from app.architectures.registry import Catalog
 from app.devices.facts import DeviceFacts
 from app.errors import BusyError, ConflictError, FileError, GgufdError, NotFoundError
-from app.loading.lifecycle import HOLDING, NANOSECONDS, STAGES, UNDER_WAY, EventKind, LoadState, takes
+from app.loading.lifecycle import HOLDING, NANOSECONDS, STAGES, TERMINAL, UNDER_WAY, EventKind, LoadState, takes
 from app.loading.request import PlanRequest, check_request
 from app.loading.run import World, check_loadable, check_path, prepare
 from app.modelfile.shortage import shortage
@@ -165,12 +166,12 @@ class LoaderService:
         The ended ones as far as history goes.
         """
         with self._keeper.claims() as claims:
-            found = list(claims)
+            found, count = claims.page(offset, limit), len(claims)
         views = []
-        for claim in found[offset : None if limit is None else offset + limit]:
-            with self._keeper.claims():  # one at a time: a long history must not keep running loads from reporting
-                views.append(claim.view(self._world.clock()))
-        return views, len(found)
+        for handle_id in found:  # one at a time: a long page must not keep running loads from reporting
+            with suppress(NotFoundError):  # forgotten in the meantime
+                views.append(self.handle(handle_id))
+        return views, count
 
     def handle_plan(self, handle_id: str) -> dict[str, Any]:
         """The plan a handle's load follows or followed.
@@ -179,7 +180,7 @@ class LoaderService:
         """
         with self._keeper.claims() as claims:
             claim = claims.get(handle_id)
-            prepared, state = claim.prepared, claim.record.state
+            prepared, state = (claim.prepared if isinstance(claim, Claim) else None), claim.state
             packed = self._keeper.archive.get(handle_id)
         if prepared is not None:
             return prepared.as_json()
@@ -201,9 +202,9 @@ class LoaderService:
         """
         with self._keeper.claims() as claims:
             claim = claims.get(handle_id)
-            loaded, state = claim.model, claim.record.state
-        if loaded is not None and takes(state, EventKind.RELEASE_ASKED):
-            return ModelReader(loaded, claim.uses)
+            state = claim.state
+            if isinstance(claim, Claim) and claim.model is not None and takes(state, EventKind.RELEASE_ASKED):
+                return ModelReader(claim.model, claim.uses)
         if state in UNDER_WAY:
             raise BusyError(
                 f"the load is {state}; there is nothing to read yet",
@@ -249,12 +250,12 @@ class LoaderService:
         devices = tuple(self.devices())
         planned: Counter[str] = Counter()
         with self._keeper.claims() as claims:
-            states = Counter(claim.record.state for claim in claims)
-            for claim in claims:
-                if claim.record.state in UNDER_WAY or claim.record.state in HOLDING:
+            states = claims.states()
+            for claim in claims.live():
+                if claim.state not in TERMINAL:  # as it is for a moment, before it is counted among the ended
                     for name, nbytes in claim.planned.items():
                         planned[claim.public_name(name)] += nbytes
-            resident = tuple(_resident(claim) for claim in claims if claim.record.state in HOLDING)
+            resident = tuple(_resident(claim) for claim in claims.live() if claim.state in HOLDING)
         return Snapshot(
             devices=devices,
             handles={state: states[state] for state in LoadState},

@@ -26,6 +26,7 @@ from app.loading.signals import FileRead, Placed, Signal
 from app.modelfile.shortage import shortage
 from app.residency.claim import Claim
 from app.residency.crew import Crew
+from app.residency.ended import Ended
 from app.residency.handles import HandleView, Released
 from app.residency.notices import (
     FellBack,
@@ -105,7 +106,7 @@ class Keeper:
         with self._lock:
             running = [
                 claim.progress_at
-                for claim in self._claims
+                for claim in self._claims.live()
                 if claim.record.state in UNDER_WAY and not takes(claim.record.state, EventKind.STARTED)
             ]
             return min(running, default=self._last_progress_at)
@@ -141,13 +142,17 @@ class Keeper:
     def forget(self, handle_id: str, on_end: Told) -> None:
         """Do not tell `on_end` any more."""
         with self._lock, suppress(NotFoundError, ValueError):
-            self._claims.get(handle_id).waiting.remove(on_end)
+            claim = self._claims.get(handle_id)
+            if isinstance(claim, Claim):
+                claim.waiting.remove(on_end)
 
     def release(self, handle_id: str, wait_seconds: float) -> Released:
         """Give a handle up and wait for the end. Raises NotFoundError `handle_not_found`."""
         withdrawn = False
         with self._lock:
             claim = self._claims.get(handle_id)
+            if isinstance(claim, Ended):
+                return claim.released
             state = claim.record.state
             if takes(state, EventKind.RELEASE_ASKED):
                 claim.stop.set()
@@ -181,7 +186,7 @@ class Keeper:
         until, finishing = now + deadline_seconds, now + min(finish_seconds, deadline_seconds)
         with self._lock:
             self._closing = True
-            held = [claim for claim in self._claims if not claim.closed.is_set()]
+            held = [*self._claims.live()]
         while time.monotonic() < finishing and any(claim.record.state in UNDER_WAY for claim in held):
             time.sleep(_POLL_SECONDS)
         for claim in held:
@@ -334,9 +339,9 @@ class Keeper:
         self._claims.add(claim, key)
         return claim
 
-    def _join(self, claim: Claim, on_end: Told | None) -> Told | None:
+    def _join(self, claim: Claim | Ended, on_end: Told | None) -> Told | None:
         """Let `on_end` wait with the others; answers it if they have been told, so that it has to be told now."""
-        if on_end is None or claim.told:
+        if on_end is None or isinstance(claim, Ended) or claim.told:
             return on_end
         claim.waiting.append(on_end)
         return None

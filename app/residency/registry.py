@@ -8,12 +8,15 @@ from __future__ import annotations
 import io
 import json
 import zlib
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 
 from app.errors import ConflictError, NotFoundError
+from app.loading.lifecycle import LoadState
 from app.residency.claim import Claim
+from app.residency.ended import Ended
 from app.units import MIB
 
 _ARCHIVE_BYTES: Final = 8 * MIB
@@ -24,50 +27,71 @@ class ClaimRegistry:
 
     def __init__(self, history_limit: int) -> None:
         self._history_limit = history_limit
-        self._claims: dict[str, Claim] = {}
-        self._ended: deque[str] = deque()
-        self._by_key: dict[str, tuple[str, str]] = {}
-        self._key_of: dict[str, str] = {}
+        self._all: dict[str, Claim | bytes] = {}  # in the order they came; the ended ones packed
+        self._live: dict[str, Claim] = {}
+        self._in_order_of_end: deque[str] = deque()
+        self._ended_states: Counter[LoadState] = Counter()
+        self._by_key: dict[str, str] = {}
+        self._key_of: dict[str, str] = {}  # of the live ones
 
-    def __iter__(self) -> Iterator[Claim]:
-        return iter(self._claims.values())
+    def __len__(self) -> int:
+        return len(self._all)
 
-    def get(self, handle_id: str) -> Claim:
+    def live(self) -> Iterator[Claim]:
+        """The claims that have not ended, in the order they came."""
+        return iter(self._live.values())
+
+    def states(self) -> Counter[LoadState]:
+        """How many claims are in each state, the ended ones as far as history goes."""
+        return self._ended_states + Counter(claim.state for claim in self._live.values())
+
+    def page(self, offset: int, limit: int | None) -> list[str]:
+        """The ids of the claims `[offset, offset + limit)` in the order they came."""
+        return [*islice(self._all, offset, None if limit is None else offset + limit)]
+
+    def get(self, handle_id: str) -> Claim | Ended:
         """The claim of that id. Raises NotFoundError `handle_not_found`."""
-        claim = self._claims.get(handle_id)
-        if claim is None:
+        found = self._all.get(handle_id)
+        if found is None:
             raise NotFoundError("no handle of this id, or it ended too long ago", code="handle_not_found")
-        return claim
+        return Ended.unpack(found) if isinstance(found, bytes) else found
 
     def add(self, claim: Claim, key: str | None) -> None:
         """Keep a new claim, under the client's idempotency key if it gave one."""
-        self._claims[claim.id] = claim
+        self._all[claim.id] = self._live[claim.id] = claim
         if key is not None:
-            self._by_key[key] = (claim.request.fingerprint(), claim.id)
+            self._by_key[key] = claim.id
             self._key_of[claim.id] = key
 
-    def by_key(self, key: str | None, fingerprint: str) -> Claim | None:
+    def by_key(self, key: str | None, fingerprint: str) -> Claim | Ended | None:
         """The claim that was made with this key; None for a new key. Raises ConflictError `idempotency_conflict`."""
         if key is None or key not in self._by_key:
             return None
-        known, handle_id = self._by_key[key]
-        if known != fingerprint:
+        found = self.get(self._by_key[key])
+        if found.fingerprint != fingerprint:
             raise ConflictError(
                 "the idempotency key was used for another request",
                 code="idempotency_conflict",
-                handle_id=handle_id,
+                handle_id=found.id,
             )
-        return self._claims[handle_id]
+        return found
 
     def ended(self, claim: Claim) -> None:
-        """Note that the claim's state is final; forgets the claims that ended longest ago beyond the limit."""
-        self._ended.append(claim.id)
-        while len(self._ended) > self._history_limit:
-            forgotten = self._ended.popleft()
-            del self._claims[forgotten]
-            key = self._key_of.pop(forgotten, None)
-            if key is not None:
-                del self._by_key[key]
+        """Pack a claim whose state is final; forgets the claims that ended longest ago beyond the limit."""
+        del self._live[claim.id]
+        self._all[claim.id] = Ended.of(claim, self._key_of.pop(claim.id, None)).pack()
+        self._in_order_of_end.append(claim.id)
+        self._ended_states[claim.state] += 1
+        while len(self._in_order_of_end) > self._history_limit:
+            self._forget(self._in_order_of_end.popleft())
+
+    def _forget(self, handle_id: str) -> None:
+        packed = self._all.pop(handle_id)
+        assert isinstance(packed, bytes), "what is in the order of ends has ended"
+        forgotten = Ended.unpack(packed)
+        self._ended_states[forgotten.state] -= 1
+        if forgotten.key is not None:
+            del self._by_key[forgotten.key]
 
 
 class PlanArchive:

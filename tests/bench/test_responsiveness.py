@@ -24,9 +24,7 @@ LIMIT_SECONDS = 0.050
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    # The history is as long as the cycles that are not counted: what it keeps of ended loads is meant to stay.
-    flags = ("--model-roots", str(tmp_path), "--host-devices", "2", "--history-limit", str(UNCOUNTED))
-    with running_daemon(*flags) as served:
+    with running_daemon("--model-roots", str(tmp_path), "--host-devices", "2") as served:
         yield served
 
 

@@ -1,11 +1,14 @@
+import gc
 from typing import Any
 
 import pytest
 
-from app.errors import ConflictError, NotFoundError
-from app.loading.lifecycle import open_record
+from app.errors import ConflictError, FileError, NotFoundError
+from app.loading.lifecycle import EventKind, LoadEvent, LoadState, open_record
 from app.loading.request import PlanRequest
 from app.residency.claim import Claim
+from app.residency.ended import Ended
+from app.residency.handles import Failure
 from app.residency.registry import ClaimRegistry, PlanArchive
 
 REQUEST = PlanRequest(model="m.gguf")
@@ -17,13 +20,24 @@ def claim(handle_id: str, request: PlanRequest = REQUEST) -> Claim:
     return Claim(handle_id=handle_id, model_id="m", request=request, record=record)
 
 
+def end(registry: ClaimRegistry, handle_id: str, kind: EventKind = EventKind.CANCELLED) -> None:
+    found = registry.get(handle_id)
+    assert isinstance(found, Claim)
+    found.apply(LoadEvent(kind=kind, at_ns=1), 0.0)
+    registry.ended(found)
+
+
 def test_claims_are_found_by_id_and_listed_in_order() -> None:
-    """An unknown id is a typed refusal."""
+    """An unknown id is a typed refusal; a page is of the claims in the order they came, ended or not."""
     registry = ClaimRegistry(10)
     for name in "cab":
         registry.add(claim(name), None)
+    end(registry, "a")
 
-    assert [one.id for one in registry] == ["c", "a", "b"]
+    assert ["c", "a", "b"] == registry.page(0, None)
+    assert ["a"] == registry.page(1, 1)
+    assert ["c", "b"] == [one.id for one in registry.live()]
+    assert 3 == len(registry)
     assert registry.get("a").id == "a"
     with pytest.raises(NotFoundError) as caught:
         registry.get("x")
@@ -31,14 +45,53 @@ def test_claims_are_found_by_id_and_listed_in_order() -> None:
 
 
 def test_history_keeps_the_last_ended_claims_and_all_live_ones() -> None:
-    """Beyond the limit those that ended longest ago go; a live claim never does."""
+    """Beyond the limit those that ended longest ago go, and are counted no more; a live claim never does."""
     registry = ClaimRegistry(2)
     for name in ("live", "a", "b", "c"):
         registry.add(claim(name), None)
-    for name in "bac":
-        registry.ended(registry.get(name))
+    end(registry, "b", EventKind.FAILED)
+    assert {LoadState.QUEUED: 3, LoadState.FAILED: 1} == registry.states()
+    end(registry, "a")
+    end(registry, "c")
 
-    assert [one.id for one in registry] == ["live", "a", "c"]
+    assert ["live", "a", "c"] == registry.page(0, None)
+    assert {LoadState.QUEUED: 1, LoadState.CANCELLED: 2} == registry.states()
+
+
+def test_an_ended_claim_shows_what_it_showed() -> None:
+    """Packed or not, the view and what its release gave back are the same."""
+    registry = ClaimRegistry(1)
+    one = claim("a")
+    registry.add(one, "key")
+    one.fail(FileError("it is \udc80 no GGUF", code="bad_magic", offset=3, near=["a", {"b": None}]), 7, 1.0)
+    view, released = one.view(99), one.released
+    registry.ended(one)
+    kept = registry.get("a")
+
+    assert isinstance(kept, Ended)
+    assert kept.view(10**9) == view
+    assert kept.released == released
+    assert kept.state is LoadState.FAILED
+    assert view.failure is not None
+    assert kept.last.failure == view.failure
+    assert isinstance(kept.last.failure, Failure)
+    assert isinstance(kept.last.failure.as_error(), FileError)
+
+
+def test_an_ended_claim_is_one_piece_of_memory() -> None:
+    """A long history must not spread over the interpreter's memory: a few packed kilobytes each, no object graph."""
+    registry = ClaimRegistry(1000)
+    registry.add(claim("first"), None)
+    end(registry, "first")
+    gc.collect()
+    before = len(gc.get_objects())
+    for number in range(500):
+        registry.add(claim(str(number)), None)
+        end(registry, str(number))
+    gc.collect()
+
+    assert len(gc.get_objects()) - before < 50
+    assert len(Ended.of(claim("x"), None).pack()) < 2048
 
 
 def test_a_key_answers_its_claim_until_history_forgets_both() -> None:
@@ -50,10 +103,14 @@ def test_a_key_answers_its_claim_until_history_forgets_both() -> None:
     assert registry.by_key("key", REQUEST.fingerprint()) is first
     assert registry.by_key("other", REQUEST.fingerprint()) is None
     assert registry.by_key(None, REQUEST.fingerprint()) is None
-    registry.ended(first)
-    assert registry.by_key("key", REQUEST.fingerprint()) is first
+    end(registry, "a")
+    again = registry.by_key("key", REQUEST.fingerprint())
+    assert again is not None
+    assert again.id == "a"
+    with pytest.raises(ConflictError):
+        registry.by_key("key", OTHER.fingerprint())
     registry.add(claim("b"), None)
-    registry.ended(registry.get("b"))
+    end(registry, "b")
     assert registry.by_key("key", REQUEST.fingerprint()) is None
 
 
