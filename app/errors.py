@@ -58,6 +58,7 @@ class RequestError(GgufdError):
         "not_acceptable",
         "unsupported_media_type",
         "range_not_satisfiable",
+        "precondition_failed",
     )
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
@@ -18,10 +18,12 @@ from app.api.contents import add_content_routes
 from app.api.context import DEFAULT_LIMITS, ApiContext, ApiLimits
 from app.api.faults import in_words
 from app.api.files import add_file_routes
+from app.api.framing import Framing
 from app.api.handles import add_handle_routes
 from app.api.index import add_index_route
 from app.api.leaving import Leaving
 from app.api.observing import ObserveRequest, Observing
+from app.api.parameters import require_known
 from app.api.probes import add_probe_routes
 from app.api.tensors import add_tensor_routes
 from app.api.workers import Workers
@@ -86,6 +88,7 @@ def create_app(
         docs_url=None,  # the usual pages load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
+        dependencies=[Depends(require_known)],
     )
     context = ApiContext(service=service, workers=Workers(), limits=limits, answers=Budget(limits.max_answers_bytes))
     add_index_route(app)
@@ -101,6 +104,7 @@ def create_app(
     for kind in (MemoryError, OSError):
         app.add_exception_handler(kind, _short_of_something)
     app.add_exception_handler(Exception, _unforeseen)
+    app.add_middleware(Framing)
     app.add_middleware(Leaving)
     app.add_middleware(Observing, observe=observe)  # the outermost: it measures what all others answer
     return app

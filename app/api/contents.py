@@ -13,7 +13,7 @@ from app.api.budget import Share
 from app.api.context import ApiContext
 from app.api.encoding import encode
 from app.api.incoming import json_body
-from app.api.paging import Limit, Offset, page_facts, require_known
+from app.api.paging import Limit, Offset, page_facts
 from app.api.rows import JSON, NPY, json_pieces, npy_pieces, parse_embeddings
 from app.api.streaming import PieceResponse
 from app.api.views import location_of
@@ -83,8 +83,6 @@ def add_content_routes(app: FastAPI, context: ApiContext) -> None:
 
     @app.get("/v1/handles/{handle_id}/metadata", summary="The metadata of a loaded model; long values are cut")
     async def metadata(request: Request, handle_id: str) -> Response:
-        require_known(request, ())
-
         def render() -> bytes:
             entries = metadata_json(service.reader(handle_id).model)
             for entry in entries:
@@ -96,8 +94,6 @@ def add_content_routes(app: FastAPI, context: ApiContext) -> None:
 
     @app.get("/v1/handles/{handle_id}/metadata/{key:path}", summary="One metadata key, whole, or a page of an array")
     async def value(request: Request, handle_id: str, key: str, offset: Offset = 0, limit: Limit = 1000) -> Response:
-        require_known(request, ("offset", "limit"))
-
         def render() -> bytes:
             reader = service.reader(handle_id)
             with reader.named_as_asked():
@@ -110,8 +106,6 @@ def add_content_routes(app: FastAPI, context: ApiContext) -> None:
 
     @app.get("/v1/handles/{handle_id}/vocabulary", summary="The tokens of a loaded model, with scores and types")
     async def vocabulary(request: Request, handle_id: str, offset: Offset = 0, limit: Limit = 1000) -> Response:
-        require_known(request, ("offset", "limit"))
-
         def render() -> bytes:
             reader = service.reader(handle_id)
             with reader.named_as_asked():

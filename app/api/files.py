@@ -7,7 +7,7 @@ from fastapi import FastAPI, Query, Request, Response
 from app.api.answers import raw
 from app.api.context import ApiContext
 from app.api.encoding import encode
-from app.api.paging import Limit, Offset, page_facts, require_known
+from app.api.paging import Limit, Offset, page_facts
 from app.api.views import file_json, location_of_file
 from app.api.workers import Pool
 from app.errors import RequestError
@@ -22,8 +22,6 @@ def add_file_routes(app: FastAPI, context: ApiContext) -> None:
 
     @app.get("/v1/files", summary="The GGUF files under the roots: facts, whether they can be loaded, warmth")
     async def files(request: Request, offset: Offset = 0, limit: FileLimit = 100) -> Response:
-        require_known(request, ("offset", "limit"))
-
         def render() -> bytes:
             page = service.files(offset, limit)
             facts: dict[str, Any] = page_facts(request, offset, limit, page.count, page.stop)
@@ -46,8 +44,6 @@ def add_file_routes(app: FastAPI, context: ApiContext) -> None:
         offset: Offset = 0,
         limit: Limit = 1000,
     ) -> Response:
-        require_known(request, ("name", "type", "offset", "limit"))
-
         def render() -> bytes:
             description, heat = service.file(path)
             if type is not None and type not in (known := {tensor.type.name for tensor in description.tensors()}):

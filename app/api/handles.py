@@ -11,7 +11,7 @@ from app.api.answers import answer, problem_answer, raw
 from app.api.context import PLAN_BODY, ApiContext
 from app.api.encoding import encode
 from app.api.incoming import idempotency_key, json_body, wait_seconds
-from app.api.paging import Limit, Offset, page_facts, require_known
+from app.api.paging import Limit, Offset, page_facts
 from app.api.views import handle_json, location_of
 from app.api.workers import Pool
 from app.errors import NotFoundError
@@ -94,8 +94,6 @@ def add_handle_routes(app: FastAPI, context: ApiContext) -> None:
 
     @app.get("/v1/handles", summary="Handles, also those that ended a while ago, in pages")
     async def listing(request: Request, offset: Offset = 0, limit: Limit = 100) -> Response:
-        require_known(request, ("offset", "limit"))
-
         def render() -> bytes:
             views, count = service.handles(offset, limit)
             return encode({**page_facts(request, offset, limit, count), "handles": [handle_json(it) for it in views]})

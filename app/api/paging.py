@@ -1,28 +1,15 @@
 """Lists that are answered in pages: `offset` and `limit`, and where the next page is."""
 
-from collections.abc import Collection
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
 from fastapi import Query, Request
-
-from app.errors import RequestError
 
 MAX_PAGE: Final = 10_000
 MAX_OFFSET: Final = 2**63 - 1
 
 Offset = Annotated[int, Query(ge=0, le=MAX_OFFSET)]
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
-
-
-def require_known(request: Request, known: Collection[str]) -> None:
-    """Refuse parameters that would be ignored, and those given twice. Raises RequestError with `field`."""
-    names = [name for name, _ in request.query_params.multi_items()]
-    for name in names:
-        if name not in known:
-            raise RequestError(f"{name[:80]}: there is no such parameter", field=name[:80])
-        if names.count(name) > 1:
-            raise RequestError(f"{name}: the parameter is given twice", field=name)
 
 
 def page_facts(request: Request, offset: int, limit: int, count: int, stop: int | None = None) -> dict[str, Any]:

@@ -46,6 +46,7 @@ _STATUS_BY_CLASS: Final[Mapping[type[GgufdError], int]] = {
 _STATUS_BY_CODE: Final[Mapping[str, int]] = {
     "method_not_allowed": 405,
     "not_acceptable": 406,
+    "precondition_failed": 412,
     "payload_too_large": 413,
     "unsupported_media_type": 415,
     "range_not_satisfiable": 416,
@@ -62,6 +63,7 @@ TITLES: Final[Mapping[str, str]] = {
     "not_acceptable": "The answer does not exist in a form the client accepts",
     "unsupported_media_type": "The body is not sent as JSON",
     "range_not_satisfiable": "The bytes asked for are not there",
+    "precondition_failed": "The bytes are not, or not any more, those that were asked for",
     "not_found": "There is nothing here",
     "model_not_found": "There is no such model under the configured roots",
     "handle_not_found": "There is no handle with this id",

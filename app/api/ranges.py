@@ -1,4 +1,7 @@
-"""Which bytes of a resource a request wants: `Range`, `If-Range` and `If-None-Match` (RFC 9110, sections 13 and 14)."""
+"""Which bytes of a resource a request wants, and on what condition (RFC 9110, sections 13 and 14).
+
+`Range` and `If-Range`, `If-Match` and `If-None-Match`.
+"""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +13,7 @@ from app.errors import RequestError
 
 _UNIT: Final = re.compile(r"\s*([!#$%&'*+.^_`|~0-9a-z-]+)\s*=(.*)", re.ASCII | re.IGNORECASE | re.DOTALL)
 _ONE: Final = re.compile(r"\s*(?:(\d{1,40})-(\d{1,40})?|-(\d{1,40}))\s*", re.ASCII)
-_TAG: Final = re.compile(r'\s*(?:W/)?("[^"]*")\s*(?:,|$)')
+_TAG: Final = re.compile(r'\s*(W/)?("[^"]*")\s*(?:,|$)')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,19 @@ def wanted_bytes(request: Request, nbytes: int, etag: str) -> Wanted:
 def is_known(request: Request, etag: str) -> bool:
     """Whether the client says, with `If-None-Match`, that it has what is called `etag` already."""
     lines = request.headers.getlist("if-none-match")
-    return any(line.strip() == "*" or etag in _TAG.findall(line) for line in lines)
+    return any(line.strip() == "*" or etag in (tag for _, tag in _TAG.findall(line)) for line in lines)
+
+
+def require_meant(request: Request, etag: str) -> None:
+    """Raise RequestError `precondition_failed` if the request's `If-Match` does not name `etag`.
+
+    A tag that is marked as weak names nothing here: the bytes must be the very same.
+    """
+    lines = request.headers.getlist("if-match")
+    if lines and not any(line.strip() == "*" or ("", etag) in _TAG.findall(line) for line in lines):
+        raise RequestError(
+            f"If-Match: the bytes are now called {etag}", code="precondition_failed", field="If-Match", etag=etag
+        )
 
 
 def _refused(message: str, nbytes: int) -> RequestError:

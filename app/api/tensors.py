@@ -9,8 +9,8 @@ from fastapi import FastAPI, Query, Request, Response
 from app.api.answers import problem_answer, raw
 from app.api.context import ApiContext
 from app.api.encoding import encode
-from app.api.paging import Limit, Offset, page_facts, require_known
-from app.api.ranges import is_known, wanted_bytes
+from app.api.paging import Limit, Offset, page_facts
+from app.api.ranges import is_known, require_meant, wanted_bytes
 from app.api.streaming import PieceResponse
 from app.api.views import location_of
 from app.api.workers import Pool
@@ -42,8 +42,6 @@ def add_tensor_routes(app: FastAPI, context: ApiContext) -> None:
         offset: Offset = 0,
         limit: Limit = 1000,
     ) -> Response:
-        require_known(request, ("role", "layer", "device", "offset", "limit"))
-
         def render() -> bytes:
             found, count = service.reader(handle_id).tensors(role, layer, device, offset, limit)
             return encode({**page_facts(request, offset, limit, count), "tensors": found})
@@ -52,8 +50,6 @@ def add_tensor_routes(app: FastAPI, context: ApiContext) -> None:
 
     @app.get("/v1/handles/{handle_id}/tensors/{name}", summary="One tensor: its plan and its places")
     async def tensor(request: Request, handle_id: str, name: str) -> Response:
-        require_known(request, ())
-
         def render() -> bytes:
             facts = service.reader(handle_id).tensor(name)
             return encode({**facts, "data": f"{location_of(handle_id)}/tensors/{quote(name, safe='')}/data"})
@@ -70,8 +66,6 @@ def add_tensor_routes(app: FastAPI, context: ApiContext) -> None:
         copy: Copy = None,
         dtype: Literal["f32"] | None = None,
     ) -> Response:
-        require_known(request, ("device", "copy", "dtype"))
-
         def find() -> Content:
             reader = service.reader(handle_id)
             return reader.content(name, device=device, copy=copy, as_f32=dtype is not None)
@@ -79,6 +73,7 @@ def add_tensor_routes(app: FastAPI, context: ApiContext) -> None:
         content = await workers.run(Pool.VIEW, find)
         etag = f'"{content.tag}"'
         headers = {"ETag": etag, "Accept-Ranges": "bytes", "Cache-Control": "private, no-cache"}
+        require_meant(request, etag)
         if is_known(request, etag):
             return Response(status_code=304, headers=headers)
         try:

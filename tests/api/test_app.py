@@ -8,6 +8,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from app import __version__
 from app.api.app import create_app
@@ -194,6 +195,61 @@ def test_a_body_that_turns_out_too_large_is_not_read_to_its_end(edge: Edge) -> N
 
     response = edge.ask("POST", "/v1/plans", content=endless(), headers={"Content-Type": "application/json"})
     require_problem(response, 413, "payload_too_large")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "field"),
+    [
+        ("POST", "/v1/plans?dry_run=1", "dry_run"),
+        ("POST", "/v1/handles?wait=5", "wait"),
+        ("GET", "/v1/devices?offset=1", "offset"),
+        ("GET", "/v1/architectures?name=llama", "name"),
+        ("GET", "/v1/handles/h-1?wait=5", "wait"),
+        ("GET", "/v1/handles/h-1/plan?audit=1", "audit"),
+        ("GET", "/v1/handles/h-1/tensors?limit=1&limit=2", "limit"),
+        ("GET", "/v1/handles/h-1/tensors/a?x", "x"),
+        ("GET", "/v1/handles/h-1/metadata?=1", ""),
+        ("DELETE", "/v1/handles/h-1?force=1", "force"),
+    ],
+)
+def test_a_parameter_that_would_be_ignored_is_refused(edge: Edge, method: str, path: str, field: str) -> None:
+    """Every route names the parameter that it does not know, or that is given twice, before it does anything."""
+    problem = require_problem(edge.ask(method, path), 400, "bad_request")
+    assert field == problem["field"]
+    assert not edge.service.asked
+
+
+def test_probes_do_not_mind_parameters(edge: Edge) -> None:
+    """Balancers append what they like to the path of a probe."""
+    assert [200, 200, 200] == [edge.ask("GET", f"/{it}?t=1").status_code for it in ("healthz", "readyz", "metrics")]
+
+
+@pytest.mark.parametrize("target", ["http://ggufd", "HTTP://elsewhere:80"])
+@pytest.mark.parametrize("path", ["/healthz", "/v1/plans?x=1", "/v1/none%2F", ""])
+def test_a_target_in_absolute_form_is_its_path(edge: Edge, target: str, path: str) -> None:
+    """Requests that come as if to a proxy are answered as those that come as to a server."""
+
+    async def absolute(scope: Scope, receive: Receive, send: Send) -> None:
+        given = {"path": target + scope["path"].removesuffix("/"), "raw_path": target.encode() + scope["raw_path"]}
+        await edge.app({**scope, **(given if path == "" else {**given, "path": target + scope["path"]})}, receive, send)
+
+    async def both() -> tuple[httpx.Response, httpx.Response]:
+        answers = []
+        for app in (edge.app, absolute):
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://ggufd") as client:
+                answers.append(await client.get(path))
+        return answers[0], answers[1]
+
+    plain, other = asyncio.run(both())
+    assert (plain.status_code, plain.content) == (other.status_code, other.content)
+
+
+def test_a_length_told_twice_is_refused(edge: Edge) -> None:
+    """Whoever stands between could take the other length for the true one: 400, and the connection is closed."""
+    headers = {"Content-Length": "2", "Transfer-Encoding": "chunked", "Content-Type": "application/json"}
+    refused = edge.ask("POST", "/v1/plans", content=b"{}", headers=headers)
+    assert "Transfer-Encoding" == require_problem(refused, 400, "bad_request")["field"]
+    assert "close" == refused.headers["connection"]
 
 
 def test_readiness_says_why_not(edge: Edge) -> None:

@@ -1,7 +1,7 @@
 import pytest
 from fastapi import Request
 
-from app.api.ranges import is_known, wanted_bytes
+from app.api.ranges import is_known, require_meant, wanted_bytes
 from app.errors import RequestError
 
 TAG = '"abc"'
@@ -93,3 +93,18 @@ def test_what_the_client_has(text: str, known: bool) -> None:
     """`If-None-Match` is compared weakly, with each tag of the list."""
     assert known is is_known(asking(("if-none-match", text)), TAG)
     assert not is_known(asking(), TAG)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [(TAG, True), ("*", True), (f'"x", {TAG}', True), (f"W/{TAG}", False), ('"x"', False), ("abc", False), ("", False)],
+)
+def test_what_the_client_means(text: str, meant: bool) -> None:
+    """`If-Match` is compared strongly, with each tag of the list; without it, anything is meant."""
+    require_meant(asking(), TAG)
+    if meant:
+        require_meant(asking(("if-match", text)), TAG)
+        return
+    with pytest.raises(RequestError) as refused:
+        require_meant(asking(("if-match", text)), TAG)
+    assert ("precondition_failed", TAG) == (refused.value.code, refused.value.facts["etag"])

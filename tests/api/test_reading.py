@@ -169,7 +169,10 @@ def test_ranges(http: httpx.Client, model: ModelFile, mode: str) -> None:
 
 
 def test_conditions(http: httpx.Client, model: ModelFile) -> None:
-    """The tag is the same for each load of the file; who has it gets 304, and a range of an old version all of it."""
+    """The tag is the same for each load of the file; who has it gets 304, and a range of an old version all of it.
+
+    Who insists on another version is refused.
+    """
     tags = set()
     for devices in (["host0"], ["host0", "host1"]):
         body = {"model": "m.gguf", "split_mode": "tensor" if len(devices) > 1 else "layer", "devices": devices}
@@ -179,6 +182,8 @@ def test_conditions(http: httpx.Client, model: ModelFile) -> None:
             known = loaded.data("output.weight", If_None_Match=answer.headers["etag"])
             assert (304, b"", *tags) == (known.status_code, known.content, known.headers["etag"])
             assert 200 == loaded.data("output.weight", If_None_Match='"other"').status_code
+            require_problem(loaded.data("output.weight", If_Match='"other"'), 412, "precondition_failed")
+            assert 206 == loaded.data("output.weight", If_Match=answer.headers["etag"], Range="bytes=0-3").status_code
             fresh = loaded.data("output.weight", Range="bytes=0-3", If_Range=answer.headers["etag"])
             stale = loaded.data("output.weight", Range="bytes=0-3", If_Range='"other"')
             assert (206, 200, answer.content) == (fresh.status_code, stale.status_code, stale.content)
