@@ -17,7 +17,7 @@ from urllib.parse import quote
 import httpx
 
 from app.api.problems import error_from
-from app.errors import BusyError, UnreachableError
+from app.errors import BusyError, RequestError, UnreachableError
 from app.loading.lifecycle import UNDER_WAY
 
 if TYPE_CHECKING:  # most of those who load have no use for it, and it takes its time to import
@@ -181,16 +181,18 @@ class Client:
         return b"".join(self.stream_tensor(handle_id, name, **wishes))
 
     def embeddings(self, handle_id: str, tokens: Sequence[int], *, copy: int | None = None) -> NDArray[np.float32]:
-        """Rows of the token embedding: float32 `[len(tokens), width]`."""
+        """Rows of the token embedding: float32 `[len(tokens), width]`; more than one answer has come in several."""
         import numpy as np
 
-        body = _given({"tokens": [int(token) for token in tokens], "format": "npy", "copy": copy})
-        response = self._send("POST", f"{_handle(handle_id)}/embeddings", json=body)
+        rows = [int(token) for token in tokens]
         try:
-            rows: NDArray[np.float32] = np.lib.format.read_array(io.BytesIO(response.content), allow_pickle=False)
-        except ValueError as error:
-            raise self._stranger() from error
-        return rows
+            return self._rows(handle_id, rows, copy)
+        except RequestError as error:
+            most = error.facts.get("max_tokens")
+            if not isinstance(most, int) or not 0 < most < len(rows):
+                raise
+        parts = [self._rows(handle_id, rows[start : start + most], copy) for start in range(0, len(rows), most)]
+        return np.concatenate(parts)
 
     def metadata(self, handle_id: str) -> list[Json]:
         """Every metadata key of a loaded model; long values are cut."""
@@ -201,6 +203,17 @@ class Client:
         return self._pages(f"{_handle(handle_id)}/vocabulary", "tokens", {})
 
     # talking
+
+    def _rows(self, handle_id: str, tokens: list[int], copy: int | None) -> NDArray[np.float32]:
+        import numpy as np
+
+        body = _given({"tokens": tokens, "format": "npy", "copy": copy})
+        response = self._send("POST", f"{_handle(handle_id)}/embeddings", json=body)
+        try:
+            rows: NDArray[np.float32] = np.lib.format.read_array(io.BytesIO(response.content), allow_pickle=False)
+        except ValueError as error:
+            raise self._stranger() from error
+        return rows
 
     def _pages(self, path: str, member: str, filters: Mapping[str, Any]) -> Iterator[Json]:
         query: dict[str, Any] | None = _given({**filters, "limit": _PAGE})

@@ -1,4 +1,6 @@
 import http.server
+import io
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -173,7 +175,14 @@ def answering(body: bytes, status: int = 200, promised: int | None = None) -> It
         def log_message(self, *_: object) -> None:
             """Nobody wants to know."""
 
-    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    with listening(Handler) as url:
+        yield url
+
+
+@contextmanager
+def listening(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    """A server whose requests `handler` answers; its address."""
+    server = http.server.HTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -213,3 +222,29 @@ def test_an_answer_that_ends_too_early() -> None:
         assert b"abc" == next(pieces)
         with pytest.raises(UnreachableError, match="broke off"):
             next(pieces)
+
+
+def test_more_rows_than_one_answer_has() -> None:
+    """Rows beyond what one answer may have are asked for in as many parts as the daemon says, in order."""
+    asked: list[list[int]] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            tokens = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["tokens"]
+            asked.append(tokens)
+            body = io.BytesIO()
+            if len(tokens) > 3:
+                body.write(b'{"code": "bad_request", "detail": "too many", "field": "tokens", "max_tokens": 3}')
+            else:
+                np.save(body, np.array([[token, -token] for token in tokens], np.float32))
+            self.send_response(400 if len(tokens) > 3 else 200)
+            self.send_header("Content-Length", str(len(body.getvalue())))
+            self.end_headers()
+            self.wfile.write(body.getvalue())
+
+        def log_message(self, *_: object) -> None:
+            """Nobody wants to know."""
+
+    with listening(Handler) as url, Client(url) as client:
+        assert [[token, -token] for token in range(8)] == client.embeddings("h", range(8)).tolist()
+    assert [[*range(8)], [0, 1, 2], [3, 4, 5], [6, 7]] == asked

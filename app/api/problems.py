@@ -65,7 +65,7 @@ TITLES: Final[Mapping[str, str]] = {
     "range_not_satisfiable": "The bytes asked for are not there",
     "precondition_failed": "The bytes are not, or not any more, those that were asked for",
     "not_found": "There is nothing here",
-    "model_not_found": "There is no such model under the configured roots",
+    "model_not_found": "There is no such model",
     "handle_not_found": "There is no handle with this id",
     "tensor_not_found": "The model has no tensor of this name",
     "key_not_found": "The model has no metadata key of this name",

@@ -145,7 +145,7 @@ def prepare(request: PlanRequest, world: World, emit: Emit = _ignore) -> Prepare
 
 def _read(asked: str, world: World) -> ModelFile:
     """The model's files, with what is odd about their vocabulary, unless it is so long that looking takes too long."""
-    with _named_as_asked(asked):
+    with _named_as_asked(asked, world.roots):
         model = read_model_file(locate(asked, world.roots), world.limits, world.roots)
     return replace(model, warnings=(*model.warnings, *duplicate_tokens(model, _TOKEN_BYTES)))
 
@@ -168,7 +168,7 @@ def check_path(model: str, roots: tuple[Path, ...] | None) -> None:
     `not_regular_file`. A folder may hold a split model.
     """
     try:
-        with _named_as_asked(model), open_regular(locate(model, roots), roots):
+        with _named_as_asked(model, roots), open_regular(locate(model, roots), roots):
             return
     except FileError as error:
         if error.code != "is_directory":
@@ -184,17 +184,17 @@ def locate(model: str, roots: tuple[Path, ...] | None) -> Path:
     if path.is_absolute() or roots is None:
         return path
     if not roots:
-        raise not_found(path)
+        raise not_found(path, roots)
     return next((root / path for root in roots if os.path.lexists(root / path)), roots[0] / path)
 
 
 @contextmanager
-def _named_as_asked(model: str) -> Iterator[None]:
+def _named_as_asked(model: str, roots: tuple[Path, ...] | None) -> Iterator[None]:
     """Where there is no model, say so in the client's words: no answer tells where the roots lie."""
     try:
         yield
     except NotFoundError:
-        raise not_found(Path(model)) from None
+        raise not_found(Path(model), roots) from None
 
 
 def _hand_over(allocation: Allocation, memory: ExitStack) -> LoadedModel:

@@ -32,9 +32,10 @@ def identity_of(status: os.stat_result) -> FileIdentity:
     )
 
 
-def not_found(path: Path) -> NotFoundError:
+def not_found(path: Path, roots: Sequence[Path] | None) -> NotFoundError:
     """The one answer for a path that is missing and for one that lies outside the roots."""
-    return NotFoundError(f"no model at {shown(path)}", code="model_not_found", model=shown(path))
+    where = "" if roots is None else " under the model roots" if roots else ": no model roots are configured"
+    return NotFoundError(f"no model at {shown(path)}{where}", code="model_not_found", model=shown(path))
 
 
 def under_roots(real: str, roots: Sequence[Path] | None) -> bool:
@@ -157,7 +158,7 @@ def open_node(path: Path, roots: Sequence[Path] | None) -> tuple[int, str, os.st
         raise _cannot_open(path, roots, error) from error
     if not under_roots(real, roots):
         os.close(fd)
-        raise not_found(path)
+        raise not_found(path, roots)
     return fd, real, status
 
 
@@ -232,9 +233,9 @@ def list_folder(path: Path, roots: Sequence[Path] | None) -> list[str]:
 
 def _cannot_open(path: Path, roots: Sequence[Path] | None, error: OSError | ValueError) -> GgufdError:
     if not isinstance(error, OSError) or isinstance(error, FileNotFoundError | NotADirectoryError):
-        return not_found(path)
+        return not_found(path, roots)
     if not under_roots(os.path.realpath(path), roots) or errno_name(error) in ("ELOOP", "ENAMETOOLONG"):
-        return not_found(path)
+        return not_found(path, roots)
     if isinstance(error, PermissionError):
         return AccessError(
             f"{shown(path)}: the system does not let us read it", code="permission_denied", file=shown(path)

@@ -110,7 +110,7 @@ class ModelFiles:
             found = description.model
             _, heat = self._look([shard.path for shard in found.shards] if found is not None else [path])
         except NotFoundError:
-            raise not_found(Path(model)) from None
+            raise not_found(Path(model), world.roots) from None
         return description, heat
 
     def _find(self) -> Findings:

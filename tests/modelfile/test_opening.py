@@ -157,6 +157,8 @@ def test_no_roots_at_all(tmp_path: Path) -> None:
     """An empty list of roots holds nothing; None stands for everywhere."""
     path = t0(tmp_path / "m.gguf")
     assert refusal(path, []).code == "model_not_found"
+    assert str(refusal(path, [])).endswith(": no model roots are configured")
+    assert str(refusal(path, [tmp_path / "elsewhere"])).endswith("m.gguf under the model roots")
     assert read_model_file(path, roots=None).n_bytes == 312_576
 
 
