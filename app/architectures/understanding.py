@@ -1,6 +1,7 @@
 """What a file is: its architecture, its hyperparameters, the facts that follow."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,8 +14,8 @@ from app.architectures.hparams import HParams
 from app.architectures.manifest import Comparison, compare
 from app.architectures.registry import Catalog
 from app.errors import Fact, MetadataError
-from app.modelfile.text import shown
-from app.modelfile.types import KeyValue, ModelFile, ValueType
+from app.modelfile.text import brief, shown
+from app.modelfile.types import ArrayValue, KeyValue, ModelFile, ValueType
 from app.modelfile.vocabulary import check_vocabulary
 
 
@@ -129,7 +130,7 @@ def understand(model: ModelFile, catalog: Catalog) -> Understanding:
         architecture, hparams = _recognise(model, catalog)
     except MetadataError as error:
         raise MetadataError(f"{file}: {error.message}", code=error.code, file=file, **error.facts) from error
-    warnings = (*model.warnings, *check_vocabulary(model))
+    warnings = (*model.warnings, *check_vocabulary(model), *_not_finite(architecture.name, model.metadata))
     return Understanding(model, architecture, hparams, warnings)
 
 
@@ -173,6 +174,16 @@ def resolve(architecture: Architecture, metadata: Mapping[str, KeyValue]) -> HPa
     if capabilities.recurrent:
         hparams = replace(hparams, is_recr=(True,) * hparams.n_layer_all)
     return architecture.derive(hparams)
+
+
+def _not_finite(arch: str, metadata: Mapping[str, KeyValue]) -> Iterator[str]:
+    """A warning for each of the architecture's numbers that is none; the reference takes them all the same."""
+    for key, entry in metadata.items():
+        if key.startswith(f"{arch}."):
+            values = (entry.value.elements or ()) if isinstance(entry.value, ArrayValue) else (entry.value,)
+            odd = next((value for value in values if isinstance(value, float) and not math.isfinite(value)), None)
+            if odd is not None:
+                yield f"{brief(key)} is {odd}: what is computed from it will be no number"
 
 
 def _string(metadata: Mapping[str, KeyValue], key: str) -> str:

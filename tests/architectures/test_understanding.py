@@ -1,5 +1,6 @@
 """What a file is, and whether its tensors are what it should have."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,15 @@ def test_what_is_no_model_is_refused(tmp_path: Path, keys: dict[str, MetadataVal
     error = _refused(t0(tmp_path / "m.gguf", set_keys=keys))
     assert code == error.code
     assert len(str(error)) < 200
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_none_is_warned_about(tmp_path: Path, value: float) -> None:
+    """The reference loads such a file, so it loads; but whoever wonders at its answers is told which key it is."""
+    odd = {"llama.rope.freq_base": value, "general.score": value}
+    found = _understand(t0(tmp_path / "m.gguf", set_keys=odd))
+    assert [f"llama.rope.freq_base is {value}: what is computed from it will be no number"] == [*found.warnings]
+    assert not _understand(t0(tmp_path / "ok.gguf")).warnings
 
 
 def test_a_vocabulary_is_no_model(tmp_path: Path) -> None:
