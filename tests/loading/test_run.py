@@ -1,9 +1,6 @@
-import errno
 import os
 import threading
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,62 +16,20 @@ from app.errors import (
     PlanError,
 )
 from app.loading.lifecycle import EventKind, LoadEvent
-from app.loading.negotiation import FallbackReason, LoadMode
-from app.loading.readback import join
-from app.loading.request import DeclaredDevice, PlanRequest
-from app.loading.run import LoadedModel, World, check_loadable, check_path, locate, prepare, run_load
-from app.loading.signals import Allocated, FileRead, Freed, Placed, Remapped, Signal
-from app.modelfile.source import FileSource, MappedRange
+from app.loading.negotiation import LoadMode
+from app.loading.request import DeclaredDevice
+from app.loading.run import check_loadable, check_path, locate, prepare
+from app.loading.signals import Allocated, Freed, Placed, Signal
 from app.planner.plan import Override, SplitMode
-from tests.builders import t0, tp
+from tests.builders import t0
+from tests.loading.running import T0_2, Log, assert_whole, load
 from tests.worlds import MIB, allocated, held, request, world
-
-T0_2 = 312_576
-
-
-class Log:
-    """Every signal of a load; may do something when one comes."""
-
-    def __init__(self, react: Callable[[Signal], None] = lambda _signal: None) -> None:
-        self.signals: list[Signal] = []
-        self._react = react
-        self._lock = threading.Lock()
-
-    def __call__(self, signal: Signal) -> None:
-        with self._lock:
-            self.signals.append(signal)
-        self._react(signal)
-
-    @property
-    def events(self) -> list[str]:
-        return [signal.kind.value for signal in self.signals if isinstance(signal, LoadEvent)]
-
-    def bytes_of(self, kind: type[Allocated] | type[Placed] | type[Freed]) -> dict[str, int]:
-        sums: dict[str, int] = {}
-        for signal in self.signals:
-            if isinstance(signal, kind):
-                sums[signal.device] = sums.get(signal.device, 0) + signal.nbytes
-        return sums
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     t0(tmp_path / "m.gguf")
     return tmp_path
-
-
-def load(place: World, wish: PlanRequest, log: Log | None = None, stop: threading.Event | None = None) -> LoadedModel:
-    return run_load(wish, place, log or Log(), stop or threading.Event())
-
-
-def assert_whole(loaded: LoadedModel) -> None:
-    """Every tensor, joined from its devices, is the file's."""
-    plan, model = loaded.prepared.plan, loaded.prepared.model
-    for index, tensor in enumerate(plan.tensors):
-        assert tensor.source is not None
-        with model.shards[tensor.source.shard].path.open("rb") as file:
-            file.seek(tensor.source.offset)
-            assert join(plan, loaded.layout, loaded.buffers, index) == file.read(tensor.source.nbytes), tensor.name
 
 
 @pytest.mark.parametrize("split_mode", [SplitMode.NONE, SplitMode.LAYER, SplitMode.TENSOR])
@@ -214,85 +169,6 @@ def test_a_stop_in_any_stage_ends_the_load_and_frees_everything(root: Path, at: 
     assert allocated(place) == {}
 
 
-def test_auto_goes_on_by_reading_where_a_device_declines_the_mapping(root: Path) -> None:
-    """The device said it could, and then would not: the load ends well, with the fallback counted and said."""
-    place, log = world(root, simulated=["a:4MiB,refuse_import,keep_bytes"], hosts=0), Log()
-    loaded = load(place, request(), log)
-
-    assert_whole(loaded)
-    assert loaded.prepared.mapping.resolved is LoadMode.NONE
-    assert loaded.prepared.mapping.fallbacks[-1].reason is FallbackReason.MAP_REFUSED
-    assert any(isinstance(signal, Remapped) for signal in log.signals)
-    loaded.free()
-    assert allocated(place) == {}
-
-
-def test_a_kernel_that_refuses_the_mapping_is_worked_around(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """C42: ENODEV from mmap falls back to reading unless the mapping was asked for."""
-
-    def refuse(self: FileSource, offset: int, length: int) -> MappedRange:
-        raise FileError("mapping was refused", code="read_failed", operation="mmap", found="ENODEV")
-
-    monkeypatch.setattr(FileSource, "map_range", refuse)
-    place = world(root)
-    loaded = load(place, request())
-    assert_whole(loaded)
-    assert loaded.prepared.mapping.resolved is LoadMode.NONE
-    loaded.free()
-
-    with pytest.raises(PlanError) as caught:
-        load(place, request(load_mode=LoadMode.MMAP))
-    assert caught.value.code == "unsupported_load_mode"
-    assert allocated(place) == {}
-
-
-def test_a_device_that_fails_to_import_fails_the_load(root: Path) -> None:
-    """Declining is a value, failing is an error; the mapping is closed either way."""
-    place = world(root, simulated=["a:4MiB,fail_import"], hosts=0)
-    with open("/proc/self/maps") as maps:
-        before = maps.read().count("m.gguf")
-    with pytest.raises(DeviceError):
-        load(place, request())
-
-    with open("/proc/self/maps") as maps:
-        assert maps.read().count("m.gguf") == before
-    assert allocated(place) == {}
-
-
-def test_c46_a_lock_that_the_system_refuses_is_a_warning(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model is ready without the lock, and says so."""
-    monkeypatch.setattr(MappedRange, "lock", lambda self, stop=None: "ENOMEM")
-    loaded = load(world(root), request(load_mode=LoadMode.MMAP_MLOCK))
-
-    assert loaded.prepared.mapping.resolved is LoadMode.MMAP
-    assert loaded.prepared.mapping.fallbacks[-1].reason is FallbackReason.LOCK_REFUSED
-    assert any("not locked" in warning for warning in loaded.prepared.warnings)
-    loaded.free()
-
-
-def test_c44_direct_io_that_cannot_read_falls_back(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opened, then EINVAL at the first read: buffered from there on, same bytes, one warning."""
-    honest = FileSource.__init__
-    refused = threading.Event()
-
-    def once(fd: int, views: Sequence[memoryview], offset: int) -> int:
-        if not refused.is_set():
-            refused.set()
-            raise OSError(errno.EINVAL, "Invalid argument")
-        return os.preadv(fd, views, offset)
-
-    def impatient(self: FileSource, fd: int, path: Path, identity: Any, preadv: Any = None) -> None:
-        honest(self, fd, path, identity, once)
-
-    monkeypatch.setattr(FileSource, "__init__", impatient)
-    loaded = load(world(root), request(load_mode=LoadMode.DIRECT_IO))
-
-    assert_whole(loaded)
-    assert loaded.prepared.mapping.resolved is LoadMode.NONE
-    assert loaded.prepared.mapping.fallbacks[-1].reason is FallbackReason.DIRECT_IO_REFUSED
-    loaded.free()
-
-
 @pytest.mark.parametrize("load_mode", [LoadMode.NONE, LoadMode.MMAP])
 def test_a_file_that_changes_before_the_end_fails_the_load(root: Path, load_mode: LoadMode) -> None:
     """Verification looks at the identity again: a model is what was planned, or it is no model."""
@@ -344,37 +220,6 @@ def test_a_declared_device_of_any_other_kind_can_only_be_planned_on(root: Path, 
     with pytest.raises(PlanError) as caught:
         check_loadable(wish)
     assert caught.value.code == "device_not_loadable"
-
-
-def test_a_mapping_on_a_network_file_system_is_not_taken_by_itself(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """C42: auto reads from NFS, and says why; forced mmap still maps."""
-    monkeypatch.setattr("app.loading.run.filesystem_kind", lambda place: "nfs")
-    place = world(root)
-
-    assert prepare(request(), place).mapping.resolved is LoadMode.NONE
-    assert prepare(request(load_mode=LoadMode.MMAP), place).mapping.resolved is LoadMode.MMAP
-
-
-def test_every_byte_is_read_once(root: Path) -> None:
-    """Reading without a mapping asks the file for its tensor bytes once, gaps aside, however many devices want them."""
-    log = Log()
-    load(world(root), request(split_mode=SplitMode.TENSOR, load_mode=LoadMode.NONE), log).free()
-    nbytes = sum(signal.nbytes for signal in log.signals if isinstance(signal, FileRead))
-
-    assert T0_2 <= nbytes <= T0_2 + 4096
-
-
-def test_c42_a_mapped_model_is_read_in_once(root: Path) -> None:
-    """Two devices' ranges of one file don't take in each other's layers: what is made present is about one file."""
-    path = tp(root / "large.gguf", 4, 4096, 4)
-    log = Log()
-    loaded = load(world(root), request(model="large.gguf", load_mode=LoadMode.MMAP), log)
-    nbytes = sum(signal.nbytes for signal in log.signals if isinstance(signal, FileRead))
-
-    assert_whole(loaded)
-    assert 0 <= nbytes - loaded.prepared.model.n_bytes <= 2 * MIB
-    assert path.stat().st_size > 10 * MIB
-    loaded.free()
 
 
 def test_c30_overrides_and_layers_reach_the_plan(root: Path) -> None:
