@@ -58,6 +58,7 @@ def _verdict(model: ModelFile) -> tuple[str, str]:
     return "ok", ""
 
 
+@pytest.mark.slow
 def test_what_is_required_is_what_the_reference_requires(oracle_dir: Path, models: Models) -> None:
     """Leaving out a tensor or key is refused where the reference refuses or dies, and accepted where it accepts."""
     with gzip.open(oracle_dir / "required" / "toy.json.gz") as file:
