@@ -7,6 +7,7 @@ daemon's problem says, as its own class of `app.errors`, or UnreachableError whe
 from __future__ import annotations
 
 import io
+import operator
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -181,18 +182,23 @@ class Client:
         return b"".join(self.stream_tensor(handle_id, name, **wishes))
 
     def embeddings(self, handle_id: str, tokens: Sequence[int], *, copy: int | None = None) -> NDArray[np.float32]:
-        """Rows of the token embedding: float32 `[len(tokens), width]`; more than one answer has come in several."""
+        """Rows of the token embedding: float32 `[len(tokens), width]`.
+
+        Where these are more than the daemon takes, or answers, at once, they are asked for in parts.
+        """
         import numpy as np
 
-        rows = [int(token) for token in tokens]
+        rows = [operator.index(token) for token in tokens]
         try:
             return self._rows(handle_id, rows, copy)
         except RequestError as error:
             most = error.facts.get("max_tokens")
+            if error.code == "payload_too_large":
+                most = (len(rows) + 1) // 2
             if not isinstance(most, int) or not 0 < most < len(rows):
                 raise
-        parts = [self._rows(handle_id, rows[start : start + most], copy) for start in range(0, len(rows), most)]
-        return np.concatenate(parts)
+        starts = range(0, len(rows), most)
+        return np.concatenate([self.embeddings(handle_id, rows[at : at + most], copy=copy) for at in starts])
 
     def metadata(self, handle_id: str) -> list[Json]:
         """Every metadata key of a loaded model; long values are cut."""

@@ -225,19 +225,24 @@ def test_an_answer_that_ends_too_early() -> None:
 
 
 def test_more_rows_than_one_answer_has() -> None:
-    """Rows beyond what one answer may have are asked for in as many parts as the daemon says, in order."""
+    """Rows beyond what one request or answer may have are asked for in parts, in order; only whole numbers are rows."""
     asked: list[list[int]] = []
+    problems = {
+        400: b'{"code": "bad_request", "detail": "too many", "field": "tokens", "max_tokens": 3}',
+        413: b'{"code": "payload_too_large", "detail": "too long", "limit_bytes": 9}',
+    }
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             tokens = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["tokens"]
             asked.append(tokens)
             body = io.BytesIO()
-            if len(tokens) > 3:
-                body.write(b'{"code": "bad_request", "detail": "too many", "field": "tokens", "max_tokens": 3}')
+            status = 413 if len(tokens) > 8 else 400 if len(tokens) > 3 else 200
+            if status in problems:
+                body.write(problems[status])
             else:
                 np.save(body, np.array([[token, -token] for token in tokens], np.float32))
-            self.send_response(400 if len(tokens) > 3 else 200)
+            self.send_response(status)
             self.send_header("Content-Length", str(len(body.getvalue())))
             self.end_headers()
             self.wfile.write(body.getvalue())
@@ -247,4 +252,8 @@ def test_more_rows_than_one_answer_has() -> None:
 
     with listening(Handler) as url, Client(url) as client:
         assert [[token, -token] for token in range(8)] == client.embeddings("h", range(8)).tolist()
-    assert [[*range(8)], [0, 1, 2], [3, 4, 5], [6, 7]] == asked
+        assert [[*range(8)], [0, 1, 2], [3, 4, 5], [6, 7]] == asked
+        assert [[token, -token] for token in range(15)] == client.embeddings("h", range(15)).tolist()
+        for senseless in ([1.7], "12"):
+            with pytest.raises(TypeError):
+                client.embeddings("h", senseless)  # type: ignore[arg-type]

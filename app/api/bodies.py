@@ -151,7 +151,8 @@ def _device(body: str | DeclaredDeviceBody) -> str | DeclaredDevice:
 
 
 def _first_fault(error: PydanticError) -> RequestError:
-    fault = error.errors(include_url=False, include_input=False)[0]
+    faults = error.errors(include_url=False, include_input=False)
+    fault = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])  # mostly a misspelt one
     field = _path(fault["loc"])
     return RequestError(f"{field}: {in_words(fault)}", field=field)
 

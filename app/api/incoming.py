@@ -70,4 +70,8 @@ def idempotency_key(request: Request) -> str | None:
 
 
 def _too_large(max_bytes: int) -> RequestError:
-    return RequestError(f"the body is larger than {max_bytes} bytes", code="payload_too_large", limit_bytes=max_bytes)
+    return RequestError(
+        f"the body is larger than the {max_bytes} bytes that one may have",
+        code="payload_too_large",
+        limit_bytes=max_bytes,
+    )

@@ -183,7 +183,7 @@ def _not_finite(arch: str, metadata: Mapping[str, KeyValue]) -> Iterator[str]:
             values = (entry.value.elements or ()) if isinstance(entry.value, ArrayValue) else (entry.value,)
             odd = next((value for value in values if isinstance(value, float) and not math.isfinite(value)), None)
             if odd is not None:
-                yield f"{brief(key)} is {odd}: what is computed from it will be no number"
+                yield f"{brief(key)} is {odd}, not a finite number: what the model computes may make no sense"
 
 
 def _string(metadata: Mapping[str, KeyValue], key: str) -> str:

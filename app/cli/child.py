@@ -84,7 +84,7 @@ def _address(process: "subprocess.Popen[str]") -> str:
             if line.startswith(GREETING):
                 return line.removeprefix(GREETING).strip()
             if not line:
-                raise UnreachableError("the daemon ended before it listened", url=None)
+                raise UnreachableError("the daemon ended before it listened, and has said why", url=None)
     raise UnreachableError(f"the daemon did not listen within {_START_SECONDS:g} s", url=None)
 
 

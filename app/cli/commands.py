@@ -1,11 +1,12 @@
 """The commands, and what all of them share: parsing, one-line errors, exit codes, quiet ends of broken pipes."""
 
 import argparse
+import difflib
 import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from app import __version__
 from app.cli.collecting import no_collections
@@ -63,16 +64,31 @@ def complain(error: GgufdError) -> None:
     sys.stderr.write(f"ggufd: {error.code}: {printable(error.message, _MESSAGE_CHARACTERS)}\n")
 
 
-def parser_for(argv: Sequence[str]) -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with a command line in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say it, and end: 2."""
+        self.exit(MISUSED, f"{self.prog}: {printable(message, _MESSAGE_CHARACTERS)} ({self.prog} --help says more)\n")
+
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """Say which of the words that are left over is none of this command's, and which was probably meant."""
+        flag = next((word.partition("=")[0] for word in unknown if word.startswith("-")), None)
+        if flag is None:
+            self.error(f"{unknown[0]!r} is one argument too many")
+        meant = difflib.get_close_matches(flag, self._option_string_actions, 1)
+        self.error(f"there is no flag {flag}" + (f"; is {meant[0]} meant?" if meant else ""))
+
+
+def parser_for(argv: Sequence[str]) -> Parser:
     """The parser, complete for the command that `argv` names."""
-    parser = argparse.ArgumentParser(
-        prog="ggufd", description="Loads GGUF models on request, and says where every tensor goes and why."
-    )
+    parser = Parser(prog="ggufd", description="Loads GGUF models on request, and says where every tensor goes and why.")
     parser.add_argument("--version", action="version", version=f"ggufd {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     chosen = next((word for word in argv if word in COMMANDS), None)
     for name, summary in COMMANDS.items():
         subparser = subparsers.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        subparser.set_defaults(parser=subparser)
         if name == chosen:
             with no_collections():
                 module = importlib.import_module(f"app.cli.{name.replace('-', '_')}")
@@ -83,7 +99,9 @@ def parser_for(argv: Sequence[str]) -> argparse.ArgumentParser:
 
 def _carry_out(argv: Sequence[str]) -> int:
     try:
-        arguments = parser_for(argv).parse_args(argv)
+        arguments, unknown = parser_for(argv).parse_known_args(argv)
+        if unknown:
+            arguments.parser.refuse(unknown)
     except SystemExit as end:  # argparse has said what is wrong, or has shown the help
         return end.code if isinstance(end.code, int) else MISUSED
     code = arguments.run(arguments)

@@ -10,6 +10,7 @@ from app.api.encoding import encode
 from app.api.views import file_json
 from app.architectures.registry import load_catalog
 from app.cli.text import line_width, plural, printable, table, wrapped
+from app.cli.wishes import FILE_HELP
 from app.modelfile.text import shown
 from app.residency.description import describe
 from app.settings import process_settings
@@ -28,7 +29,7 @@ _SECTIONS: Final = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The file, and how to print it."""
-    parser.add_argument("file", metavar="FILE", help="a GGUF file, any part of a split one, or a folder that holds one")
+    parser.add_argument("file", metavar="FILE", help=FILE_HELP)
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 

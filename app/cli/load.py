@@ -12,6 +12,7 @@ from app.cli.summary import mode_table, stage_table, warning_lines
 from app.cli.text import line_width, printable, wrapped
 from app.cli.wishes import add_wish_arguments, wish_body
 from app.client import Client
+from app.errors import RequestError
 from app.settings import process_settings
 from app.units import human_bytes
 
@@ -34,6 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Load, and leave the model loaded. An interruption cancels the load."""
     path = os.path.abspath(arguments.model) if os.path.exists(arguments.model) else arguments.model
     body = wish_body(arguments, path)
+    if arguments.url is not None and not arguments.url.startswith(("http://", "https://")):
+        raise RequestError(f"--url: {arguments.url!r} does not begin with http:// or https://", field="--url")
     with Client(arguments.url or process_settings().url) as daemon:
         handle = daemon.load(body)
         try:

@@ -8,7 +8,7 @@ from app.api.encoding import encode
 from app.cli.batch import plan_batch
 from app.cli.summary import plan_summary, tensor_lines
 from app.cli.verify_plan import audit_table, audit_verdict
-from app.cli.wishes import add_wish_arguments, given_flags, wish_body
+from app.cli.wishes import FILE_HELP, add_wish_arguments, given_flags, wish_body
 from app.errors import RequestError
 from app.loading.request import check_request
 from app.loading.run import prepare
@@ -19,7 +19,7 @@ from app.settings import process_settings
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """One model with the flags of a request, or a batch."""
-    parser.add_argument("file", metavar="FILE", nargs="?", help="a GGUF file")
+    parser.add_argument("file", metavar="FILE", nargs="?", help=FILE_HELP)
     parser.add_argument("--tensors", action="store_true", help="list every tensor, not only examples")
     parser.add_argument("--json", action="store_true", help="print the whole plan as JSON, as the daemon answers it")
     parser.add_argument("--audit", action="store_true", help="show the proofs about the plan; end with 1 if one fails")

@@ -41,7 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show it; answers 0, with nothing left running. Raises RequestError for a flag that would change nothing."""
+    """Show it; answers 0, with nothing left running.
+
+    Raises RequestError for a port that is none, and for a flag that would change nothing.
+    """
     if arguments.port and not arguments.serve:
         raise RequestError("quickstart: --port does nothing without --serve", field="--port")
     signal.signal(signal.SIGTERM, _terminate)
@@ -54,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    port = arguments.port or str(process_settings().port)
+    port = str(process_settings({"port": arguments.port} if arguments.port else None).port)
     folder = arguments.folder.absolute() if arguments.folder else cache_folder()
     _say("model")
     link = obtain(folder, _say_wrapped, offline=arguments.offline, verbose=arguments.verbose)

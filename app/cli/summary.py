@@ -17,7 +17,7 @@ def plan_summary(plan: Mapping[str, Any], width: int | None = None) -> str:
     width = width or line_width()
     model = plan["model"]
     parts = [
-        f"{printable(model['arch'])} {printable(model['type'])}: {model['n_params'] / 1e6:,.1f} M parameters,"
+        f"{printable(model['arch'])}: {model['n_params'] / 1e6:,.1f} M parameters,"
         f" {human_bytes(model['n_bytes'])}; plan {plan['plan_id'][:12]}\n{wrapped(verdict(plan), width)}",
         device_table(plan),
         mode_table(plan["load_mode"], width),

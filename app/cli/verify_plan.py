@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from app.api.bodies import plan_request
 from app.api.encoding import encode
 from app.cli.text import line_width, plural, printable, table, wrapped
-from app.cli.wishes import add_wish_arguments, wish_body
+from app.cli.wishes import FILE_HELP, add_wish_arguments, wish_body
 from app.errors import PlanError, RequestError
 from app.loading.numeric import NumericProof, layers_to_prove, numeric_proofs
 from app.loading.prepared import Prepared
@@ -24,7 +24,7 @@ FAILED = 1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of a plan request, and what to prove."""
-    parser.add_argument("file", metavar="FILE", help="a GGUF file")
+    parser.add_argument("file", metavar="FILE", help=FILE_HELP)
     parser.add_argument("--json", action="store_true", help="print the proofs as JSON, as in a plan")
     parser.add_argument(
         "--numeric",

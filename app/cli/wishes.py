@@ -8,6 +8,7 @@ from app.loading.negotiation import LoadMode
 from app.planner.plan import SplitMode
 from app.units import parse_bytes
 
+FILE_HELP: Final = "a GGUF file, any part of a split one, or a folder that holds one"
 _WISHES: Final = (
     "devices",
     "split_mode",
@@ -97,7 +98,7 @@ def _devices(text: str) -> list[str | dict[str, Any]]:
         try:
             memory = parse_bytes(size if equals else part)
         except ValueError as error:
-            raise RequestError(f"--devices: {part!r}: {error}", field="devices") from error
+            raise RequestError(f"--devices: {error}", field="devices") from error
         kind = "host" if name == "host" else "simulated"
         devices.append({"name": name if equals else f"device{index}", "kind": kind, "memory_bytes": memory})
     return devices

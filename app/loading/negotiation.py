@@ -262,11 +262,11 @@ def _mapped(
         if not device.capabilities.buffer_from_host_ptr:
             why = "has memory of its own (no buffer_from_host_ptr): read"
         elif not mappable.get(device.name, 0):
-            why = "holds no whole tensor, only slices and copies: read"
+            why = "has no tensor all to itself, only slices and copies: read"
         else:
             are = "would be" if device.name in elsewhere else "are"
             whole = human_bytes(mappable[device.name])
-            why = f"its whole tensors ({whole}) {are} the mapped file; slices and copies {are} read"
+            why = f"the tensors it has all to itself ({whole}) {are} the mapped file; slices and copies {are} read"
             if resolved.locks:
                 why += "; locking is attempted"
             return MappingReason(device=device.name, mode=resolved, reason=why)

@@ -125,8 +125,6 @@ def check_request(request: PlanRequest, known: Collection[str]) -> None:
     _check_overrides(request.overrides, names)
     if request.context is not None:
         check_context(request.context)
-    if request.allocator is not Allocator.REFERENCE:
-        raise _bad("allocator", f'allocator: "{request.allocator}" is not built yet; "reference" is')
 
 
 def float32_weights(ratios: tuple[float, ...]) -> tuple[float, ...]:

@@ -38,10 +38,9 @@ class SplitMode(StrEnum):
 
 
 class Allocator(StrEnum):
-    """How boundaries are chosen: as the reference does, or balanced in bytes over the whole model."""
+    """How boundaries are chosen."""
 
     REFERENCE = "reference"
-    BALANCED = "balanced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

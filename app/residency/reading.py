@@ -208,7 +208,7 @@ class ModelReader:
             place = next(i for i, token in enumerate(tokens) if not 0 <= token < count)
         if place is not None:
             raise RequestError(
-                f"tokens[{place}]: {str(tokens[place])[:40]} is no row of the embedding, which has {count}",
+                f"tokens[{place}]: {str(tokens[place])[:40]} is no row of the embedding: 0 to {count - 1} are",
                 field=f"tokens[{place}]",
                 n_rows=count,
             )
@@ -284,7 +284,7 @@ class ModelReader:
         copies = self._copies(name)
         if copy is not None:
             if not 0 <= copy < len(copies):
-                self._refuse("copy", str(copy), f"{name} is placed {len(copies)} times, counted from 0")
+                self._refuse("copy", str(copy), f"copies of {name} are counted 0 to {len(copies) - 1}")
             copies = [copies[copy]]
         if device is None:
             return copies[0]

@@ -50,8 +50,8 @@ def test_what_is_no_model_is_refused(tmp_path: Path, keys: dict[str, MetadataVal
 def test_a_number_that_is_none_is_warned_about(tmp_path: Path, value: float) -> None:
     """The reference loads such a file, so it loads; but whoever wonders at its answers is told which key it is."""
     odd = {"llama.rope.freq_base": value, "general.score": value}
-    found = _understand(t0(tmp_path / "m.gguf", set_keys=odd))
-    assert [f"llama.rope.freq_base is {value}: what is computed from it will be no number"] == [*found.warnings]
+    (warning,) = _understand(t0(tmp_path / "m.gguf", set_keys=odd)).warnings
+    assert warning.startswith(f"llama.rope.freq_base is {value}, not a finite number")
     assert not _understand(t0(tmp_path / "ok.gguf")).warnings
 
 

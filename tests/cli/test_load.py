@@ -70,7 +70,14 @@ def test_what_the_daemon_refuses_is_told_with_its_code(
     assert capsys.readouterr().err.startswith(f"ggufd: {code}: ")
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nonsense", "http://[", "ftp://127.0.0.1"])
+@pytest.mark.parametrize("url", ["nonsense", "127.0.0.1:8090", "ftp://127.0.0.1", ""])
+def test_an_address_that_is_none_is_misuse(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    """What does not begin as an address must is one line that names it, with 2: nobody was asked."""
+    assert 2 == main(["load", "t0.gguf", "--url", url])
+    assert capsys.readouterr().err.startswith(f"ggufd: bad_request: --url: {url!r} does not begin with http://")
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://["])
 def test_where_no_daemon_answers_is_told(capsys: pytest.CaptureFixture[str], url: str) -> None:
     """A wrong address is one line, with the address, with 1."""
     assert 1 == main(["load", "t0.gguf", "--url", url])

@@ -16,7 +16,7 @@ from app.loading.request import (
     check_request,
     selected_names,
 )
-from app.planner.plan import Allocator, Override, SplitMode
+from app.planner.plan import Override, SplitMode
 
 KNOWN = ("host", "host0", "host1")
 MIB = 1 << 20
@@ -182,14 +182,6 @@ def test_c40_no_pattern_can_hang_the_check() -> None:
 def test_a_model_that_is_no_path_is_refused(model: str) -> None:
     """Empty, with a zero byte, a URL, or not encodable: none of them names a file."""
     assert refused(request(model=model)).facts["field"] == "model"
-
-
-def test_what_is_not_built_is_refused_and_not_ignored() -> None:
-    """A client that asks for the balanced allocator is told that it is not there."""
-    error = refused(request(allocator=Allocator.BALANCED))
-
-    assert error.facts["field"] == "allocator"
-    assert "not built yet" in error.message
 
 
 def test_the_devices_default_to_all_but_the_host() -> None:
