@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import operator
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -197,8 +198,13 @@ class Client:
                 most = (len(rows) + 1) // 2
             if not isinstance(most, int) or not 0 < most < len(rows):
                 raise
-        starts = range(0, len(rows), most)
-        return np.concatenate([self.embeddings(handle_id, rows[at : at + most], copy=copy) for at in starts])
+        parts = []
+        for at in range(0, len(rows), most):
+            try:
+                parts.append(self.embeddings(handle_id, rows[at : at + most], copy=copy))
+            except RequestError as error:
+                raise _counted_from(at, error) from error
+        return np.concatenate(parts)
 
     def metadata(self, handle_id: str) -> list[Json]:
         """Every metadata key of a loaded model; long values are cut."""
@@ -275,6 +281,16 @@ class Client:
 
 def _body(model: str | Mapping[str, Any]) -> Json:
     return {"model": model} if isinstance(model, str) else dict(model)
+
+
+def _counted_from(start: int, error: RequestError) -> RequestError:
+    """The refusal of a part of the tokens that begins at `start`, counted from the first of all."""
+
+    def moved(text: str) -> str:
+        return re.sub(r"^tokens\[(\d+)\]", lambda match: f"tokens[{int(match[1]) + start}]", text)
+
+    facts = {name: moved(fact) if isinstance(fact, str) else fact for name, fact in error.facts.items()}
+    return type(error)(moved(error.message), code=error.code, **facts)
 
 
 def _given(values: Mapping[str, Any]) -> Json:

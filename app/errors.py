@@ -18,10 +18,22 @@ A class says whose fault it is (and so which HTTP status, decided in `api/proble
 fact failed and never changes once published; the facts themselves travel as fields.
 """
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
 Fact = str | int | float | bool | None | list["Fact"] | dict[str, "Fact"]
+
+
+def _in_json(fact: Fact) -> Fact:
+    """The fact as JSON can carry it: a number of a file that is not finite becomes its name."""
+    if isinstance(fact, float) and not math.isfinite(fact):
+        return str(fact)
+    if isinstance(fact, list):
+        return [_in_json(one) for one in fact]
+    if isinstance(fact, dict):
+        return {name: _in_json(one) for name, one in fact.items()}
+    return fact
 
 
 class GgufdError(Exception):
@@ -41,7 +53,7 @@ class GgufdError(Exception):
         assert code in self.codes, f"{code} is not a code of {type(self).__name__}"
         self.message: Final = message
         self.code: Final = code
-        self.facts: Final[Mapping[str, Fact]] = facts
+        self.facts: Final[Mapping[str, Fact]] = {name: _in_json(fact) for name, fact in facts.items()}
 
     def __str__(self) -> str:
         return self.message

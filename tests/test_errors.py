@@ -1,5 +1,6 @@
 """The tree of errors: what a class promises, and that nothing is promised that nobody raises."""
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,12 @@ def test_an_error_keeps_its_message_code_and_facts() -> None:
         error.code,
         dict(error.facts),
     )
+
+
+def test_facts_are_what_json_can_carry() -> None:
+    """A file's number that is not finite is told by its name, wherever it stands among the facts."""
+    error = RequestError("x", field="f", found=math.nan, inside=[{"a": [-math.inf, 1.5]}, math.inf])
+    assert {"field": "f", "found": "nan", "inside": [{"a": ["-inf", 1.5]}, "inf"]} == error.facts
 
 
 def test_a_class_of_many_facts_needs_to_be_told_which() -> None:

@@ -22,6 +22,7 @@ from app.api.framing import Framing
 from app.api.handles import add_handle_routes
 from app.api.index import add_index_route
 from app.api.leaving import Leaving
+from app.api.names import allow_any_name
 from app.api.observing import ObserveRequest, Observing
 from app.api.parameters import require_known
 from app.api.probes import add_probe_routes
@@ -80,6 +81,7 @@ def create_app(
     limits: ApiLimits = DEFAULT_LIMITS,
 ) -> Application:
     """The application over `service`; `observe` is told of every request, `registry` is what `/metrics` shows."""
+    allow_any_name()
     app = Application(
         title="ggufd",
         version=__version__,

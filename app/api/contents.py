@@ -92,7 +92,7 @@ def add_content_routes(app: FastAPI, context: ApiContext) -> None:
 
         return raw(await workers.run(Pool.VIEW, render))
 
-    @app.get("/v1/handles/{handle_id}/metadata/{key:path}", summary="One metadata key, whole, or a page of an array")
+    @app.get("/v1/handles/{handle_id}/metadata/{key:name}", summary="One metadata key, whole, or a page of an array")
     async def value(request: Request, handle_id: str, key: str, offset: Offset = 0, limit: Limit = 1000) -> Response:
         def render() -> bytes:
             reader = service.reader(handle_id)

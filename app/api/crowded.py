@@ -5,6 +5,7 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.answers import problem_answer
+from app.api.framing import in_origin_form
 from app.errors import BusyError
 
 PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -14,7 +15,7 @@ def only_probes(app: ASGIApp) -> ASGIApp:
     """The application as it is served on a connection too many: 503 `too_many_connections` to all but probes."""
 
     async def crowded(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] in PROBES:
+        if in_origin_form(scope)["path"] in PROBES:
             await app(scope, receive, send)
             return
         refusal = BusyError(

@@ -35,7 +35,7 @@ def add_file_routes(app: FastAPI, context: ApiContext) -> None:
 
         return raw(await workers.run(Pool.FILES, render))
 
-    @app.get("/v1/files/{path:path}", summary="One GGUF file: metadata, tensors, what is missing, wrong, extra, unused")
+    @app.get("/v1/files/{path:name}", summary="One GGUF file: metadata, tensors, what is missing, wrong, extra, unused")
     async def file(
         request: Request,
         path: str,

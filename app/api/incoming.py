@@ -58,10 +58,12 @@ def wait_seconds(request: Request, at_most: float) -> float | None:
 
 def idempotency_key(request: Request) -> str | None:
     """The `Idempotency-Key`, or None. Raises RequestError for one that is empty, too long or unprintable."""
-    key = request.headers.get("idempotency-key")
-    if key is None:
+    keys = request.headers.getlist("idempotency-key")
+    if not keys:
         return None
-    key = key.strip()
+    if len(keys) > 1:
+        raise RequestError("Idempotency-Key: there is more than one", field="Idempotency-Key")
+    key = keys[0].strip()
     if not 0 < len(key) <= MAX_KEY_CHARACTERS or not key.isprintable():
         raise RequestError(
             f"Idempotency-Key: 1 to {MAX_KEY_CHARACTERS} printable characters make a key", field="Idempotency-Key"

@@ -20,4 +20,5 @@ def page_facts(request: Request, offset: int, limit: int, count: int, stop: int 
     stop = offset + limit if stop is None else stop
     query = {**request.query_params, "offset": stop, "limit": limit}
     more = stop < count
-    return {"count": count, "offset": offset, "next": f"{request.url.path}?{urlencode(query)}" if more else None}
+    path = request.scope["raw_path"].decode("ascii", "ignore")  # as it came: its escapes are part of a name
+    return {"count": count, "offset": offset, "next": f"{path}?{urlencode(query)}" if more else None}

@@ -32,6 +32,9 @@ def add_probe_routes(app: FastAPI, context: ApiContext, registry: CollectorRegis
     @app.get("/metrics", summary="Metrics for Prometheus")
     @app.head("/metrics", include_in_schema=False)
     async def metrics(request: Request) -> Response:
-        encoder, media_type = choose_encoder(request.headers.get("accept", ""))
+        try:
+            encoder, media_type = choose_encoder(request.headers.get("accept", ""))
+        except (TypeError, ValueError):  # it stumbles over versions that are no numbers
+            encoder, media_type = choose_encoder("")
         body = await context.workers.run(Pool.PROBE, lambda: encoder(registry))
         return Response(body, headers={"Content-Type": media_type})

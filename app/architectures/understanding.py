@@ -1,10 +1,10 @@
 """What a file is: its architecture, its hyperparameters, the facts that follow."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from app.architectures.blame import Questioned
 from app.architectures.blocks import with_scales
@@ -17,6 +17,9 @@ from app.errors import Fact, MetadataError
 from app.modelfile.text import brief, shown
 from app.modelfile.types import ArrayValue, KeyValue, ModelFile, ValueType
 from app.modelfile.vocabulary import check_vocabulary
+
+_NOT_OF_THE_MODEL: Final = ("general.", "tokenizer.")
+_MOST_NAMED: Final = 4
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,7 @@ def understand(model: ModelFile, catalog: Catalog) -> Understanding:
         architecture, hparams = _recognise(model, catalog)
     except MetadataError as error:
         raise MetadataError(f"{file}: {error.message}", code=error.code, file=file, **error.facts) from error
-    warnings = (*model.warnings, *check_vocabulary(model), *_not_finite(architecture.name, model.metadata))
+    warnings = (*model.warnings, *check_vocabulary(model), *_not_finite(model.metadata))
     return Understanding(model, architecture, hparams, warnings)
 
 
@@ -176,14 +179,22 @@ def resolve(architecture: Architecture, metadata: Mapping[str, KeyValue]) -> HPa
     return architecture.derive(hparams)
 
 
-def _not_finite(arch: str, metadata: Mapping[str, KeyValue]) -> Iterator[str]:
-    """A warning for each of the architecture's numbers that is none; the reference takes them all the same."""
-    for key, entry in metadata.items():
-        if key.startswith(f"{arch}."):
-            values = (entry.value.elements or ()) if isinstance(entry.value, ArrayValue) else (entry.value,)
-            odd = next((value for value in values if isinstance(value, float) and not math.isfinite(value)), None)
-            if odd is not None:
-                yield f"{brief(key)} is {odd}, not a finite number: what the model computes may make no sense"
+def _not_finite(metadata: Mapping[str, KeyValue]) -> tuple[str, ...]:
+    """A warning that names numbers of the model that are none; the reference takes them all the same."""
+    found = [
+        f"{brief(key)} is {odd}"
+        for key, entry in metadata.items()
+        if not key.startswith(_NOT_OF_THE_MODEL) and (odd := _first_not_finite(entry)) is not None
+    ]
+    if not found:
+        return ()
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return (f"not finite: {', '.join(found[:_MOST_NAMED])}{more}; what the model computes may make no sense",)
+
+
+def _first_not_finite(entry: KeyValue) -> float | None:
+    values = (entry.value.elements or ()) if isinstance(entry.value, ArrayValue) else (entry.value,)
+    return next((value for value in values if isinstance(value, float) and not math.isfinite(value)), None)
 
 
 def _string(metadata: Mapping[str, KeyValue], key: str) -> str:

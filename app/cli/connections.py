@@ -15,8 +15,10 @@ from typing import Any, ClassVar, Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from app.api.answers import problem_answer
 from app.api.context import ApiLimits
 from app.api.crowded import only_probes
+from app.errors import RequestError
 
 RESERVE: Final = 32
 """How many connections beyond the most are let in for the probes."""
@@ -114,6 +116,18 @@ class Connection(H11Protocol):
         self._cancel_expected()
         if self.conn.their_state is h11.SEND_BODY:
             self._expect()
+
+    def send_400_response(self, _msg: str) -> None:
+        """What is no request is told so as everything else that is wrong, and the connection closed."""
+        refusal = problem_answer(RequestError("what came is no request in HTTP", field=None))
+        headers = [*refusal.raw_headers, (b"connection", b"close")]
+        for event in (
+            h11.Response(status_code=refusal.status_code, headers=headers, reason=b"Bad Request"),
+            h11.Data(data=bytes(refusal.body)),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def on_response_complete(self) -> None:
         """From here on the client is silent, and uvicorn's own limit for that holds, until it sends again."""

@@ -153,7 +153,7 @@ def _ending(number: int, count: int) -> str:
 
 
 def _require_all(part: _Part, paths: Sequence[Path], roots: Sequence[Path] | None) -> None:
-    """Refuse the set unless every file is there, naming each that is not (one outside the roots is not)."""
+    """Refuse the set unless every file is there, naming the first that are not (one outside the roots is not)."""
     missing = []
     for path in paths:
         try:
@@ -161,11 +161,14 @@ def _require_all(part: _Part, paths: Sequence[Path], roots: Sequence[Path] | Non
         except NotFoundError:
             missing.append(shown(path.name))
     if missing:
+        named = ", ".join(missing[:_MOST_NAMED]) + (
+            f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+        )
         raise FileError(
-            f"{shown(part.path)}: {len(missing)} of the model's {len(paths)} files are missing: {', '.join(missing)}",
+            f"{shown(part.path)}: {len(missing)} of the model's {len(paths)} files are missing: {named}",
             code="split_missing",
             file=shown(part.path),
-            missing=list(missing),
+            missing=list(missing[:_MOST_NAMED]),
             expected=len(paths),
             found=len(paths) - len(missing),
         )

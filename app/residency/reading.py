@@ -216,12 +216,11 @@ class ModelReader:
 
     def _held(self, pieces: Pieces, start: int, stop: int) -> Iterator[bytes]:
         """The pieces, each made while the model is held, none while a caller does something else with the last."""
-        making = pieces(start, stop)
-        while True:
+        making, left = pieces(start, stop), stop - start
+        while left > 0:
             with self._uses.held(), self.named_as_asked():
-                piece = next(making, None)
-            if piece is None:
-                return
+                piece = next(making)
+            left -= len(piece)
             yield piece
 
     def _require_current(self, index: int, device: str | None) -> None:

@@ -17,19 +17,25 @@ from app.errors import ConflictError, NotFoundError
 from app.loading.lifecycle import LoadState
 from app.residency.claim import Claim
 from app.residency.ended import Ended
-from app.units import MIB
+from app.units import KIB, MIB
 
 _ARCHIVE_BYTES: Final = 8 * MIB
+_ENDED_BYTES: Final = 16 * KIB
+"""What an ended claim may take on average; most take a tenth of it, one with a failure of many facts may take more."""
 
 
 class ClaimRegistry:
-    """Claims in the order they came. Of those that ended, the last `history_limit` stay; with them go their keys."""
+    """Claims in the order they came. Of those that ended, the last `history_limit` stay; with the others go their keys.
+
+    Fewer stay where they are so large that together they would take more than 16 KiB each; the last one always does.
+    """
 
     def __init__(self, history_limit: int) -> None:
         self._history_limit = history_limit
         self._all: dict[str, Claim | bytes] = {}  # in the order they came; the ended ones packed
         self._live: dict[str, Claim] = {}
         self._in_order_of_end: deque[str] = deque()
+        self._ended_bytes = 0
         self._ended_states: Counter[LoadState] = Counter()
         self._by_key: dict[str, str] = {}
         self._key_of: dict[str, str] = {}  # of the live ones
@@ -47,7 +53,8 @@ class ClaimRegistry:
 
     def page(self, offset: int, limit: int | None) -> list[str]:
         """The ids of the claims `[offset, offset + limit)` in the order they came."""
-        return [*islice(self._all, offset, None if limit is None else offset + limit)]
+        start = min(offset, len(self._all))
+        return [*islice(self._all, start, None if limit is None else start + limit)]
 
     def get(self, handle_id: str) -> Claim | Ended:
         """The claim of that id. Raises NotFoundError `handle_not_found`."""
@@ -79,15 +86,20 @@ class ClaimRegistry:
     def ended(self, claim: Claim) -> None:
         """Pack a claim whose state is final; forgets the claims that ended longest ago beyond the limit."""
         del self._live[claim.id]
-        self._all[claim.id] = Ended.of(claim, self._key_of.pop(claim.id, None)).pack()
+        packed = Ended.of(claim, self._key_of.pop(claim.id, None)).pack()
+        self._all[claim.id] = packed
         self._in_order_of_end.append(claim.id)
+        self._ended_bytes += len(packed)
         self._ended_states[claim.state] += 1
-        while len(self._in_order_of_end) > self._history_limit:
+        while len(self._in_order_of_end) > self._history_limit or (
+            self._ended_bytes > self._history_limit * _ENDED_BYTES and len(self._in_order_of_end) > 1
+        ):
             self._forget(self._in_order_of_end.popleft())
 
     def _forget(self, handle_id: str) -> None:
         packed = self._all.pop(handle_id)
         assert isinstance(packed, bytes), "what is in the order of ends has ended"
+        self._ended_bytes -= len(packed)
         forgotten = Ended.unpack(packed)
         self._ended_states[forgotten.state] -= 1
         if forgotten.key is not None:

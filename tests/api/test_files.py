@@ -75,16 +75,20 @@ def test_the_listing_has_every_model(ask: Ask, tmp_path: Path) -> None:
 def test_pages_lead_to_each_other(ask: Ask, tmp_path: Path) -> None:
     """`next` leads through all pages, and each entry's `details` to the file."""
     for number in range(5):
-        t0(tmp_path / f"{number} %2e#é.gguf")
+        t0(tmp_path / f"{number} %2e%2f#é\n.gguf")
     paths: list[str] = []
     following: str | None = "/v1/files?limit=2"
     while following:
         body = ask(following).json()
         for entry in body["files"]:
-            assert entry["path"] == ask(entry["details"]).json()["path"]
+            described = ask(entry["details"]).json()
+            assert entry["path"] == described["path"]
+            page = ask(f"{entry['details']}?limit=15").json()
+            second = ask(page["next"]).json()
+            assert described["tensors"] == [*page["tensors"], *second["tensors"]]
             paths.append(entry["path"])
         following = body["next"]
-    assert [f"{number} %2e#é.gguf" for number in range(5)] == paths
+    assert [f"{number} %2e%2f#é\n.gguf" for number in range(5)] == paths
 
 
 def test_a_path_of_the_listing_is_one_that_loads(daemon: Daemon, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.api.conftest import Small
 from tests.builders import t0
@@ -33,6 +34,22 @@ def test_the_plain_format_is_the_default(http: httpx.Client) -> None:
 
     assert answer.headers["content-type"].startswith("text/plain")
     assert 'handle_id="' not in answer.text
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/openmetrics-text; version=a",
+        "text/plain;version=1.a",
+        "application/openmetrics-text; version=",
+        "text/plain; version=9999999999999999999.1.1.1",
+        ";;,=",
+    ],
+)
+def test_a_wish_that_makes_no_sense_is_none(http: httpx.Client, accept: str) -> None:
+    """Whatever a scraper says that it accepts, it gets metrics."""
+    answer = http.get("/metrics", headers={"Accept": accept})
+    assert (200, True) == (answer.status_code, "ggufd_handles" in answer.text)
 
 
 def test_series_of_models_are_a_setting(small: Small, root: Path) -> None:

@@ -1,3 +1,6 @@
+import time
+from contextlib import suppress
+
 import pytest
 from fastapi import Request
 
@@ -97,7 +100,16 @@ def test_what_the_client_has(text: str, known: bool) -> None:
 
 @pytest.mark.parametrize(
     ("text", "meant"),
-    [(TAG, True), ("*", True), (f'"x", {TAG}', True), (f"W/{TAG}", False), ('"x"', False), ("abc", False), ("", False)],
+    [
+        (TAG, True),
+        ("*", True),
+        (f'"x", {TAG}', True),
+        (f"W/{TAG}", False),
+        (f"x{TAG}", False),
+        ('"x"', False),
+        ("abc", False),
+        ("", False),
+    ],
 )
 def test_what_the_client_means(text: str, meant: bool) -> None:
     """`If-Match` is compared strongly, with each tag of the list; without it, anything is meant."""
@@ -108,3 +120,21 @@ def test_what_the_client_means(text: str, meant: bool) -> None:
     with pytest.raises(RequestError) as refused:
         require_meant(asking(("if-match", text)), TAG)
     assert ("precondition_failed", TAG) == (refused.value.code, refused.value.facts["etag"])
+
+
+@pytest.mark.parametrize("between", [" ", "\t", ",", '"', "W/", 'W/"'])
+@pytest.mark.parametrize("name", ["if-match", "if-none-match", "if-range", "range"])
+def test_long_headers_are_read_in_no_time(name: str, between: str) -> None:
+    """A header of 60 KB, whatever it repeats, takes time in proportion to its length: all answers wait for it."""
+    request = asking((name, "x" + between * 30_000 + "b"), ("range", "bytes=0-1"))
+    started = time.thread_time()
+    for look in (is_known, require_meant, lambda request, etag: wanted_bytes(request, 100, etag)):
+        with suppress(RequestError):
+            look(request, TAG)
+    assert time.thread_time() - started < 0.2
+
+
+def test_a_range_is_for_get_alone() -> None:
+    """HEAD tells of the whole, whatever range it asks for."""
+    request = Request({"type": "http", "method": "HEAD", "path": "/", "headers": [(b"range", b"bytes=5-4")]})
+    assert not wanted_bytes(request, 100, TAG).partial

@@ -1,24 +1,30 @@
 """One contract for the whole catalog, with no list of it: whatever is in the folder is planned, loaded and joined."""
 
+import json
+import math
 import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from app.architectures.common import declared_keys
 from app.architectures.descriptor import Architecture
+from app.architectures.hparams import Kind
 from app.devices.host import HostBackend
 from app.devices.simulated import SimulatedBackend
-from app.errors import MetadataError, PlanError
+from app.errors import GgufdError, MetadataError, PlanError
 from app.loading.context import ContextRequest
 from app.loading.negotiation import LoadMode
 from app.loading.readback import join
 from app.loading.request import PlanRequest
 from app.loading.run import LoadedModel, World, prepare, run_load
 from app.modelfile.reader import read_model_file
+from app.modelfile.types import ValueType
+from app.modelfile.writer import Typed, write_gguf
 from app.planner.plan import SplitMode
 from tests.builders import t0
-from tests.examples import example_file
+from tests.examples import example_file, example_metadata
 from tests.oracle import the_catalog
 
 MEMORY = 1 << 30
@@ -122,3 +128,20 @@ def test_what_is_refused_says_why(architecture: Architecture, tmp_path: Path) ->
         run_load(_request(path, SplitMode.LAYER, 1, skewed=False), _world(), _ignore, threading.Event())
     assert refused.value.code == architecture.refused_code
     assert str(architecture.refused) in str(refused.value)
+
+
+@pytest.mark.parametrize("architecture", LOADABLE, ids=lambda architecture: architecture.name)
+def test_numbers_that_are_none_have_an_answer_in_json(architecture: Architecture, tmp_path: Path) -> None:
+    """Whichever number of the metadata is not finite, the plan or the refusal that follows can be told in JSON."""
+    world, request = _world(), _request(tmp_path / "m.gguf", SplitMode.LAYER, 2, skewed=False)
+    example = read_model_file(example_file(architecture, tmp_path / "example.gguf"))
+    tensors = [(tensor.name, tensor.type, tensor.shape, None) for tensor in example.tensors]
+    for param in declared_keys(architecture.hparams):
+        for number in (math.nan, math.inf, -math.inf) if param.kind is Kind.F32 else ():
+            odd = {**example_metadata(architecture), param.name(architecture.name): Typed(ValueType.F32, number)}
+            write_gguf(tmp_path / "m.gguf", odd, tensors)
+            try:
+                answer = prepare(request, world).as_json()
+            except GgufdError as refusal:
+                answer = dict(refusal.facts)
+            json.dumps(answer, allow_nan=False)

@@ -51,8 +51,16 @@ def test_a_number_that_is_none_is_warned_about(tmp_path: Path, value: float) -> 
     """The reference loads such a file, so it loads; but whoever wonders at its answers is told which key it is."""
     odd = {"llama.rope.freq_base": value, "general.score": value}
     (warning,) = _understand(t0(tmp_path / "m.gguf", set_keys=odd)).warnings
-    assert warning.startswith(f"llama.rope.freq_base is {value}, not a finite number")
+    assert warning.startswith(f"not finite: llama.rope.freq_base is {value}; ")
     assert not _understand(t0(tmp_path / "ok.gguf")).warnings
+
+
+def test_many_numbers_that_are_none_are_one_warning(tmp_path: Path) -> None:
+    """However many keys a hostile file has, and however long they are, what is said of them is short."""
+    odd: dict[str, MetadataValue | None] = {f"llama.{'n' * 1000}{index}": math.nan for index in range(1000)}
+    (warning,) = _understand(t0(tmp_path / "m.gguf", set_keys=odd)).warnings
+    assert "and 996 more" in warning
+    assert len(warning) < 1000
 
 
 def test_a_vocabulary_is_no_model(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Many clients, and clients that say little: none of them keeps the others from being answered."""
 
+import json
 import resource
 import socket
 import time
@@ -131,6 +132,8 @@ def test_a_busy_daemon_refuses_politely_and_answers_probes(tmp_path: Path) -> No
         require_problem(refused, 503, "too_many_connections")
         assert "1" == refused.headers["retry-after"]
         assert 200 == httpx.get(f"{daemon.url}/healthz").status_code
+        with connected(daemon, b"GET http://ggufd/healthz HTTP/1.1\r\nHost: ggufd\r\n\r\n") as absolute:
+            assert absolute.recv(100).startswith(b"HTTP/1.1 200 ")
         clients.close()
         time.sleep(0.2)
         assert 200 == httpx.get(f"{daemon.url}/v1/devices").status_code
@@ -151,3 +154,26 @@ def test_a_client_that_does_not_read_is_closed(tmp_path: Path) -> None:
                 assert slow.recv(1 << 20)
             assert received(lazy) < int(httpx.head(f"{daemon.url}{path}").headers["content-length"])
     assert "has read nothing" in "".join(daemon.log)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /v1/plans HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 66_000,
+    ],
+)
+def test_what_is_no_request_is_a_problem(tmp_path: Path, said: bytes) -> None:
+    """Bytes that are no request are answered as everything that is wrong is, and the connection is closed."""
+    with running_daemon("--model-roots", str(tmp_path)) as daemon:
+        with connected(daemon, said) as client, client.makefile("rb") as stream:
+            answer = stream.read()
+        assert 200 == httpx.get(f"{daemon.url}/healthz").status_code
+    head, body = answer.split(b"\r\n\r\n", 1)
+    lines = head.lower().split(b"\r\n")
+    assert lines[0].startswith(b"http/1.1 400")
+    assert {b"content-type: application/problem+json", b"connection: close"} <= {*lines}
+    assert ("bad_request", 400) == (json.loads(body)["code"], json.loads(body)["status"])

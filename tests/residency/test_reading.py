@@ -91,6 +91,16 @@ def test_an_abandoned_read_holds_nothing(service: LoaderService) -> None:
     assert "released" == service.release(handle_id).state
 
 
+def test_a_read_that_has_all_its_bytes_is_over(service: LoaderService) -> None:
+    """Once the last byte was handed out, a release in that moment makes it no failure."""
+    handle_id = load(service)
+    content = service.reader(handle_id).content("blk.0.attn_norm.weight")
+    pieces = content.pieces(0, content.nbytes)
+    assert content.nbytes == len(next(pieces))
+    service.release(handle_id)
+    assert [] == [*pieces]
+
+
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [

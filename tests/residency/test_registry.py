@@ -150,3 +150,27 @@ def test_a_plan_larger_than_the_archive_is_not_kept() -> None:
     archive.put("a", b"xx")
 
     assert archive.get("a") is None
+
+
+def test_large_ended_claims_are_fewer() -> None:
+    """History is bounded in bytes, too: claims with huge failures push out the oldest, never the newest."""
+    registry = ClaimRegistry(10)
+    for number in range(8):
+        one = claim(str(number))
+        registry.add(one, f"key{number}")
+        one.fail(FileError("many facts", code="bad_magic", found=[f"{one:0100}" for one in range(1000)]), 7, 1.0)
+        registry.ended(one)
+    assert ["7"] == registry.page(0, None)
+    assert {LoadState.FAILED: 1} == registry.states()
+    assert registry.by_key("key6", REQUEST.fingerprint()) is None
+    registry.add(claim("small"), None)
+    end(registry, "small")
+    assert ["small"] == registry.page(0, None)
+
+
+@pytest.mark.parametrize("offset", [1, 2**63 - 1, 2**80])
+def test_a_page_beyond_the_end_is_empty(offset: int) -> None:
+    """However far beyond."""
+    registry = ClaimRegistry(10)
+    registry.add(claim("a"), None)
+    assert [] == registry.page(offset, 100)
