@@ -275,7 +275,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     _setting("chunk_bytes", "bytes", _size(64 * KIB), "Largest piece that is read at a time",
              str(DEFAULT_CHUNK_BYTES)),
     _setting("service.history_limit", "count", _integer(1, 1_000_000),
-             "Handles that stay readable after they ended, about 2 KiB each"),
+             "Handles that stay readable after they ended, about 2 KiB each; fewer where they average over 16 KiB"),
     _setting("service.release_wait_seconds", "seconds", _seconds(0, 3600),
              "How long a release waits for a load to give up before it answers with the state so far"),
     _setting("service.stall_seconds", "seconds", _seconds(1, 86_400),
