@@ -152,10 +152,11 @@ class FileSource:
         return block
 
     def _fall_back(self, reason: str) -> None:
-        self.fallback_reason = reason
-        self.io_mode = BUFFERED
+        # The flag first: a thread that sees the mode reads at any offset, which a direct descriptor refuses.
         flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
         fcntl.fcntl(self._fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+        self.fallback_reason = reason
+        self.io_mode = BUFFERED
 
 
 def _aligned(size: int, alignment: int) -> memoryview:

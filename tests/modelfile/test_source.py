@@ -189,6 +189,30 @@ def test_direct_reads_fall_back(tmp_path: Path, number: int, failing_call: int) 
         assert (source.io_mode, source.fallback_reason) == ("buffered", errno.errorcode[number])
 
 
+def test_other_threads_may_read_while_one_falls_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sees the source buffered can read at any offset: the descriptor is no direct one any more by then."""
+    path = tmp_path / "m.bin"
+    path.write_bytes(content := random.Random(1).randbytes(MIB))
+    plain, seen = fcntl.fcntl, list[str]()
+
+    def watched(fd: int, command: int, flags: int = 0) -> int:
+        if command == fcntl.F_SETFL and not flags & os.O_DIRECT:
+            seen.append(source.io_mode)
+        return plain(fd, command, flags)
+
+    def refusing(fd: int, buffers: Sequence[memoryview], offset: int) -> int:
+        if plain(fd, fcntl.F_GETFL) & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return os.preadv(fd, buffers, offset)
+
+    with open_source(shard_of(path), direct=True, preadv=refusing) as source:
+        if source.io_mode == "buffered":
+            pytest.skip("this file system refuses direct I/O at opening")
+        monkeypatch.setattr(fcntl, "fcntl", watched)
+        assert content[3:] == read(source, 3, len(content) - 3)
+        assert (["direct"], "buffered") == (seen, source.io_mode)
+
+
 def test_direct_io_that_cannot_be_switched_on(path: Path, model: ModelFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system that refuses direct I/O at opening is read buffered, with the reason kept."""
     plain = fcntl.fcntl
