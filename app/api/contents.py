@@ -99,7 +99,7 @@ def add_content_routes(app: FastAPI, context: ApiContext) -> None:
             with reader.named_as_asked():
                 found = metadata_value(reader.model, key, offset, limit)
             if found["type"] == "array":
-                found |= page_facts(request, offset, limit, found["count"])
+                found |= page_facts(request, offset, limit, found["count"], offset + len(found["value"]))
             return encode(found)
 
         return raw(await workers.run(Pool.READ, render))
@@ -110,6 +110,7 @@ def add_content_routes(app: FastAPI, context: ApiContext) -> None:
             reader = service.reader(handle_id)
             with reader.named_as_asked():
                 found = vocabulary_json(reader.model, offset, limit)
-            return encode({**found, **page_facts(request, offset, limit, found["count"])})
+            stop = offset + len(found["tokens"])
+            return encode({**found, **page_facts(request, offset, limit, found["count"], stop)})
 
         return raw(await workers.run(Pool.READ, render))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from app.architectures.hparams import Form, HParam, HParams, Kind
+from app.architectures.hparams import MAX_LAYERS, Form, HParam, HParams, Kind
 from app.architectures.manifest import Expected
 from app.errors import MetadataError
 from app.modelfile.types import ArrayValue, KeyValue, Scalar, ValueType
@@ -80,8 +80,10 @@ class Questioned:
             return False  # a contradiction is no answer
 
     def _n_layer(self) -> int:
-        blocks = [entry.value for name, entry in self._metadata.items() if name.endswith(".block_count")]
-        return next((count for count in blocks if isinstance(count, int)), 1)
+        """How long an invented list is. The number of blocks is the file's word, and may be any."""
+        names = (name for name, param in self._declared if param.key == "block_count")
+        found = (self._metadata[name].value for name in names if name in self._metadata)
+        return next((min(count, MAX_LAYERS) for count in found if isinstance(count, int)), 1)
 
 
 # lengths of the vocabulary count as keys: they give embeddings their rows

@@ -232,9 +232,8 @@ def list_folder(path: Path, roots: Sequence[Path] | None) -> list[str]:
 
 
 def _cannot_open(path: Path, roots: Sequence[Path] | None, error: OSError | ValueError) -> GgufdError:
-    if not isinstance(error, OSError) or isinstance(error, FileNotFoundError | NotADirectoryError):
-        return not_found(path, roots)
-    if not under_roots(os.path.realpath(path), roots) or errno_name(error) in ("ELOOP", "ENAMETOOLONG"):
+    nowhere = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+    if not isinstance(error, OSError) or error.errno in nowhere or not under_roots(os.path.realpath(path), roots):
         return not_found(path, roots)
     if isinstance(error, PermissionError):
         return AccessError(

@@ -27,12 +27,15 @@ def read_model_file(path: Path, limits: ReadLimits = _DEFAULT_LIMITS, roots: Seq
     return read_set(path, limits, roots)
 
 
-def read_array(model: ModelFile, key: str, start: int = 0, stop: int | None = None) -> list[Scalar]:
+def read_array(
+    model: ModelFile, key: str, start: int = 0, stop: int | None = None, most_bytes: int | None = None
+) -> list[Scalar]:
     """Elements `start` to `stop` (exclusive; clipped to the array) of a metadata array, read from the file again.
 
     The array passed the limits when the header was read; how much of it is built is the caller's to bound. Strings are
-    walked up to `start`, never built. Bytes that are not UTF-8 come escaped. Raises MetadataError
-    (`missing_key`, `wrong_key_type`), FileError `file_changed` if the file is no longer the one that was read.
+    walked up to `start`, never built; the one with which they reach `most_bytes` is the last. Bytes that are not UTF-8
+    come escaped. Raises MetadataError (`missing_key`, `wrong_key_type`), FileError `file_changed` if the file is no
+    longer the one that was read.
     """
     shard = model.shards[0]
     entry = model.metadata.get(key)
@@ -58,7 +61,7 @@ def read_array(model: ModelFile, key: str, start: int = 0, stop: int | None = No
     if array.elements is not None:
         return list(array.elements[start:stop])
     if array.element_type is ValueType.STRING:
-        return [decode(raw) for raw in read_strings(model, array, start, stop)]
+        return [decode(raw) for raw in read_strings(model, array, start, stop, most_bytes)]
     if start == stop:
         return []
     width = SCALAR_BYTES[array.element_type]
@@ -68,16 +71,25 @@ def read_array(model: ModelFile, key: str, start: int = 0, stop: int | None = No
         return list(struct.unpack(f"<{stop - start}{CODES[array.element_type]}", raw))
 
 
-def read_strings(model: ModelFile, array: ArrayValue, start: int, stop: int) -> list[bytes]:
+def read_strings(
+    model: ModelFile, array: ArrayValue, start: int, stop: int, most_bytes: int | None = None
+) -> list[bytes]:
     """Elements `start` to `stop` of an array of strings, as the bytes they are; bounds are the caller's to keep.
 
+    The string with which they reach `most_bytes` (None: any number) is the last.
     Raises FileError `file_changed` if the file is no longer the one that was read.
     """
     if start == stop:
         return []
     with _at_elements(model, array) as cursor:
         cursor.walk_strings(start)
-        return cursor.strings(stop - start)
+        if most_bytes is None:
+            return cursor.strings(stop - start)
+        found: list[bytes] = []
+        while len(found) < stop - start and most_bytes > 0:
+            found += cursor.strings(1)
+            most_bytes -= len(found[-1])
+        return found
 
 
 @contextmanager

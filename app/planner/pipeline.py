@@ -7,6 +7,7 @@ from typing import Final
 from app.architectures.split import SplitOverrides
 from app.architectures.understanding import Understanding
 from app.errors import PlanError
+from app.modelfile.text import brief
 from app.modelfile.types import TensorInfo
 from app.planner.allocation import allocate, describe
 from app.planner.classification import Peers, classify, peers_by_layer
@@ -81,7 +82,7 @@ def _home(item: Classified, units: Units, overrides: Overrides) -> tuple[str | N
     """The device a tensor lives on (None: on all together), and why."""
     override = overrides.device_for(item.tensor.name)
     if override is not None:
-        return override.device, f"override {override.pattern!r}"
+        return override.device, f"override {brief(override.pattern)!r}"
     return home_of(item, units)
 
 

@@ -7,10 +7,12 @@ layer always stays on the host.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from app.architectures.roles import LayerClass
+from app.modelfile.text import brief
 from app.planner.patterns import Patterns
 from app.planner.plan import HOST, Classified, Override, PlanDevice, SplitMode, SplitTargets
 
@@ -69,6 +71,9 @@ def _first_above(points: Sequence[np.float32], unit: int, offloaded: int) -> int
     return len(points) - 1
 
 
+_MOST_NAMED: Final = 16
+
+
 class Overrides:
     """The request's overrides: the first pattern found in a tensor's name decides its device."""
 
@@ -87,8 +92,11 @@ class Overrides:
         return override
 
     def warnings(self) -> tuple[str, ...]:
-        """One sentence per pattern that decided nothing."""
-        return tuple(f"override {pattern!r} decided no tensor's device" for pattern in self._unmatched)
+        """One sentence per pattern that decided nothing; many are told by their number."""
+        named = [f"override {brief(pattern)!r} decided no tensor's device" for pattern in self._unmatched]
+        if len(named) > _MOST_NAMED:
+            return (*named[:_MOST_NAMED], f"nor did {len(named) - _MOST_NAMED} other overrides")
+        return tuple(named)
 
 
 def home_of(tensor: Classified, units: Units) -> tuple[str | None, str]:

@@ -71,11 +71,6 @@ class Claim:
         """Where the load, or the model it left, is."""
         return self.record.state
 
-    @property
-    def fingerprint(self) -> str:
-        """What the handle is for: equal for equal requests."""
-        return self.request.fingerprint()
-
     def apply(self, signal: Signal, wall: float) -> None:
         """Take in what the running load (or the service) tells at Unix time `wall`. Raises IllegalTransition."""
         match signal:

@@ -23,7 +23,8 @@ from app.modelfile.reader import read_array, read_model_file
 from app.modelfile.text import brief, shown
 from app.modelfile.types import ModelFile, TensorInfo
 from app.modelfile.vocabulary import duplicate_tokens
-from app.residency.keys import metadata_json
+from app.residency.keys import SHORT_TEXT, finite, metadata_json
+from app.units import KIB
 
 MOST_LISTED: Final = 1000
 """How many names each list of disagreements has at most; `counts` has all of them."""
@@ -208,9 +209,10 @@ def _metadata(model: ModelFile) -> list[dict[str, Any]]:
     entries = metadata_json(model)
     long = [entry for entry in entries if entry["type"] == "array" and not entry["complete"]]
     for entry in long[:_ARRAYS_BEGUN]:
-        first = read_array(model, entry["key"], stop=_FIRST_ELEMENTS)
-        entry["value"] = [str(value) if isinstance(value, float) and value - value != 0 else value for value in first]
-        entry["complete"] = len(first) == entry["count"]
+        first = read_array(model, entry["key"], stop=_FIRST_ELEMENTS, most_bytes=KIB)
+        entry["value"] = [value[:SHORT_TEXT] if isinstance(value, str) else finite(value) for value in first]
+        cut = any(isinstance(value, str) and len(value) > SHORT_TEXT for value in first)
+        entry["complete"] = len(first) == entry["count"] and not cut
     return entries
 
 

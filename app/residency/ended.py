@@ -16,12 +16,10 @@ from app.residency.handles import HandleView, Released
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A claim that holds nothing any more; `key` is the idempotency key it was made with."""
+    """A claim that holds nothing any more."""
 
     last: HandleView
     released: Released
-    fingerprint: str
-    key: str | None
 
     @property
     def id(self) -> str:
@@ -38,21 +36,16 @@ class Ended:
         return self.last
 
     @classmethod
-    def of(cls, claim: Claim, key: str | None) -> Ended:
+    def of(cls, claim: Claim) -> Ended:
         """What stays of `claim`, whose state is final."""
-        return cls(
-            last=claim.view(claim.record.changed_ns),
-            released=claim.released,
-            fingerprint=claim.fingerprint,
-            key=key,
-        )
+        return cls(last=claim.view(claim.record.changed_ns), released=claim.released)
 
     def pack(self) -> bytes:
         """For `unpack`."""
-        return pickle.dumps((self.last, self.released, self.fingerprint, self.key), pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps((self.last, self.released), pickle.HIGHEST_PROTOCOL)
 
     @classmethod
     def unpack(cls, packed: bytes) -> Ended:
         """What `pack` packed."""
-        last, released, fingerprint, key = pickle.loads(packed)  # noqa: S301 -- packed in this very process
-        return cls(last=last, released=released, fingerprint=fingerprint, key=key)
+        last, released = pickle.loads(packed)  # noqa: S301 -- packed in this very process
+        return cls(last=last, released=released)

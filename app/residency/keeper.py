@@ -116,8 +116,9 @@ class Keeper:
 
         Raises ConflictError `idempotency_conflict`.
         """
+        wish = _fingerprint(request, key)
         with self._lock:
-            claim = self._claims.by_key(key, request.fingerprint())
+            claim = self._claims.by_key(key, wish)
             if claim is None:
                 return None
             view, told = claim.view(self._world.clock()), self._join(claim, on_end)
@@ -131,11 +132,12 @@ class Keeper:
         That is the only way to be sure of the end: a handle may be forgotten as soon as its load has ended.
         Raises ConflictError, or BusyError `queue_full` or `shutting_down`.
         """
+        wish = _fingerprint(request, key)
         with self._lock:
             now = self._world.clock()
-            claim = self._claims.by_key(key, request.fingerprint())
+            claim = self._claims.by_key(key, wish)
             if claim is None:
-                claim = self._queue(request, key, retry_after_seconds, now)
+                claim = self._queue(request, key, wish, retry_after_seconds, now)
             view, told = claim.view(now), self._join(claim, on_end)
         return _also_told(view, told)
 
@@ -271,17 +273,23 @@ class Keeper:
 
     def _settle(self, claim: Claim) -> Mapping[str, int]:
         """Close a claim whose state is final: its plan is archived; answers what its devices have not given back."""
-        packed = None if claim.prepared is None else PlanArchive.pack(claim.prepared.as_json())
-        with self._lock:
-            claim.prepared = None
-            if packed is not None:
-                self.archive.put(claim.id, packed)
-            unreleased: Counter[str] = Counter()
-            for device, nbytes in claim.allocated.items():
-                unreleased[claim.public_name(device)] += nbytes
-            self._unreleased.update(unreleased)
-            self._claims.ended(claim)
-        claim.closed.set()
+        try:
+            packed = None if claim.prepared is None else PlanArchive.pack(claim.prepared.as_json())
+        except Exception:  # a plan that cannot be kept, for want of memory say, keeps nobody waiting
+            log_fault(f"the plan of load {claim.record.id} could not be archived")
+            packed = None
+        try:
+            with self._lock:
+                claim.prepared = None
+                if packed is not None:
+                    self.archive.put(claim.id, packed)
+                unreleased: Counter[str] = Counter()
+                for device, nbytes in claim.allocated.items():
+                    unreleased[claim.public_name(device)] += nbytes
+                self._unreleased.update(unreleased)
+                self._claims.ended(claim)
+        finally:
+            claim.closed.set()
         return +unreleased
 
     # telling
@@ -319,7 +327,7 @@ class Keeper:
 
     # under the lock
 
-    def _queue(self, request: PlanRequest, key: str | None, retry_after_seconds: float, now: int) -> Claim:
+    def _queue(self, request: PlanRequest, key: str | None, wish: str, retry_after_seconds: float, now: int) -> Claim:
         if self._closing:
             raise BusyError(
                 "the daemon is shutting down", code="shutting_down", retry_after_seconds=retry_after_seconds
@@ -336,7 +344,7 @@ class Keeper:
                 code="queue_full",
                 retry_after_seconds=retry_after_seconds,
             )
-        self._claims.add(claim, key)
+        self._claims.add(claim, key, wish)
         return claim
 
     def _join(self, claim: Claim | Ended, on_end: Told | None) -> Told | None:
@@ -345,6 +353,11 @@ class Keeper:
             return on_end
         claim.waiting.append(on_end)
         return None
+
+
+def _fingerprint(request: PlanRequest, key: str | None) -> str:
+    """What the key stands for; without one, nothing is compared. Takes its time for a large request."""
+    return "" if key is None else request.fingerprint()
 
 
 def _also_told(view: HandleView, on_end: Told | None) -> HandleView:

@@ -95,7 +95,7 @@ class ModelReader:
         if role is not None:
             found = self._among("role", role, {tensor.role for tensor in self._plan.tensors}, self._of_role)
         if device is not None:
-            lying = self._among("device", device, {total.name for total in self._plan.totals}, self._on_device)
+            lying = {*self._among("device", device, {total.name for total in self._plan.totals}, self._on_device)}
             found = [index for index in found if index in lying]
         if layer is not None:
             found = [index for index in found if self._plan.tensors[index].layer == layer]

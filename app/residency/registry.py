@@ -37,8 +37,9 @@ class ClaimRegistry:
         self._in_order_of_end: deque[str] = deque()
         self._ended_bytes = 0
         self._ended_states: Counter[LoadState] = Counter()
-        self._by_key: dict[str, str] = {}
-        self._key_of: dict[str, str] = {}  # of the live ones
+        self._by_key: dict[str, tuple[str, str]] = {}
+        self._key_of: dict[str, str] = {}
+        self._end_of: dict[str, LoadState] = {}
 
     def __len__(self) -> int:
         return len(self._all)
@@ -63,33 +64,34 @@ class ClaimRegistry:
             raise NotFoundError("no handle of this id, or it ended too long ago", code="handle_not_found")
         return Ended.unpack(found) if isinstance(found, bytes) else found
 
-    def add(self, claim: Claim, key: str | None) -> None:
-        """Keep a new claim, under the client's idempotency key if it gave one."""
+    def add(self, claim: Claim, key: str | None, fingerprint: str = "") -> None:
+        """Keep a new claim, under the client's idempotency key if it gave one, with what that key stands for."""
         self._all[claim.id] = self._live[claim.id] = claim
         if key is not None:
-            self._by_key[key] = claim.id
+            self._by_key[key] = fingerprint, claim.id
             self._key_of[claim.id] = key
 
     def by_key(self, key: str | None, fingerprint: str) -> Claim | Ended | None:
         """The claim that was made with this key; None for a new key. Raises ConflictError `idempotency_conflict`."""
         if key is None or key not in self._by_key:
             return None
-        found = self.get(self._by_key[key])
-        if found.fingerprint != fingerprint:
+        known, handle_id = self._by_key[key]
+        if known != fingerprint:
             raise ConflictError(
                 "the idempotency key was used for another request",
                 code="idempotency_conflict",
-                handle_id=found.id,
+                handle_id=handle_id,
             )
-        return found
+        return self.get(handle_id)
 
     def ended(self, claim: Claim) -> None:
         """Pack a claim whose state is final; forgets the claims that ended longest ago beyond the limit."""
+        packed = Ended.of(claim).pack()  # first: where memory is short, nothing has changed yet
         del self._live[claim.id]
-        packed = Ended.of(claim, self._key_of.pop(claim.id, None)).pack()
         self._all[claim.id] = packed
         self._in_order_of_end.append(claim.id)
         self._ended_bytes += len(packed)
+        self._end_of[claim.id] = claim.state
         self._ended_states[claim.state] += 1
         while len(self._in_order_of_end) > self._history_limit or (
             self._ended_bytes > self._history_limit * _ENDED_BYTES and len(self._in_order_of_end) > 1
@@ -100,10 +102,10 @@ class ClaimRegistry:
         packed = self._all.pop(handle_id)
         assert isinstance(packed, bytes), "what is in the order of ends has ended"
         self._ended_bytes -= len(packed)
-        forgotten = Ended.unpack(packed)
-        self._ended_states[forgotten.state] -= 1
-        if forgotten.key is not None:
-            del self._by_key[forgotten.key]
+        self._ended_states[self._end_of.pop(handle_id)] -= 1
+        key = self._key_of.pop(handle_id, None)
+        if key is not None:
+            del self._by_key[key]
 
 
 class PlanArchive:

@@ -1,5 +1,7 @@
 """A disagreement names the keys it follows from."""
 
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from app.ggml import BY_NAME
 from app.modelfile.reader import read_model_file
 from app.modelfile.types import ValueType
 from app.modelfile.writer import MetadataValue, Typed
+from app.units import MIB
 from tests.builders import t0, t0_moe, vocabulary
 from tests.oracle import the_catalog
 
@@ -73,3 +76,18 @@ def test_a_contradiction_on_the_way_is_no_answer(tmp_path: Path) -> None:
     code, named = _keys(t0(tmp_path / "m.gguf", set_keys=keys))
     assert "wrong_shape" == code
     assert "llama.rope.dimension_count" not in named
+
+
+@pytest.mark.parametrize("count", [1 << 30, (1 << 64) - 1])
+def test_a_count_of_blocks_is_only_the_files_word(tmp_path: Path, count: int) -> None:
+    """However many blocks some key promises, naming the keys behind a missing tensor stays small and quick."""
+    odd: dict[str, MetadataValue | None] = {"a.block_count": Typed(ValueType.U64, count)}
+    tracemalloc.start()
+    started = time.thread_time()
+    try:
+        code, _keys_named = _keys(t0(tmp_path / "m.gguf", set_keys=odd, drop=["blk.0.attn_q.weight"]))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert "missing_tensor" == code
+    assert (time.thread_time() - started < 3, peak < 16 * MIB) == (True, True)

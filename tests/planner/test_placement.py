@@ -9,7 +9,7 @@ from app.errors import PlanError, RequestError
 from app.ggml import BY_NAME
 from app.modelfile.reader import read_model_file
 from app.planner.pipeline import plan_split
-from app.planner.placement import assign_units
+from app.planner.placement import Overrides, assign_units
 from app.planner.plan import Override, PlanDevice, SplitMode, SplitPlan, SplitTargets
 from tests.builders import t0, t0_moe
 from tests.examples import example_file
@@ -191,3 +191,11 @@ def test_one_place_holds_one_copy_whichever_use_comes_first(tmp_path: Path, name
     assert ["host"] == [tensor.device for tensor in plan.tensors if tensor.name == "token_embd.weight"]
     moved = _plan(path, ("token_embd", "D0"), n_devices=1)
     assert ["D0"] == [tensor.device for tensor in moved.tensors if tensor.name == "token_embd.weight"]
+
+
+def test_many_overrides_that_decide_nothing_are_counted() -> None:
+    """However many and however long they are, what is said of them is short."""
+    patterns = [f"nothing{'x' * 1000}{number}" for number in range(100)]
+    warnings = Overrides([Override(pattern=pattern, device="host") for pattern in patterns]).warnings()
+    assert "nor did 84 other overrides" == warnings[-1]
+    assert sum(map(len, warnings)) < 8000

@@ -92,3 +92,12 @@ def test_only_what_is_a_file_has_a_description(tmp_path: Path) -> None:
         look(tmp_path / "empty")
     with pytest.raises(NotFoundError):
         look(tmp_path / "missing.gguf")
+
+
+def test_long_strings_of_an_array_are_cut(tmp_path: Path) -> None:
+    """A file's own size says nothing about how much of it is told: first elements are short, and said to be cut."""
+    keys: dict[str, MetadataValue | None] = {}
+    keys |= {"test.long": Typed(ValueType.STRING, ["x" * 200_000] * 100, array=True), "test.short": ["a"] * 3}
+    told = {one["key"]: one for one in look(t0(tmp_path / "m.gguf", set_keys=keys)).details()["metadata"]}
+    assert (False, True) == (told["test.long"]["complete"], told["test.short"]["complete"])
+    assert 0 < sum(map(len, told["test.long"]["value"])) <= 8000

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import BusyError, CancelledLoadError, GgufdError
+from app.errors import BusyError, CancelledLoadError, GgufdError, NotFoundError
 from app.loading.lifecycle import LoadState
 from app.loading.negotiation import LoadMode
 from app.planner.plan import SplitMode
 from app.residency.notices import FellBack, HeaderRejected, LoadEnded, LoadStarted, Notice, PlanEnded, Unloaded
+from app.residency.registry import PlanArchive
 from app.service import HandleView, ServiceLimits
 from tests.builders import t0
 from tests.worlds import MIB, Start, allocated, blocked, ended, held, request, services, until, world
@@ -286,3 +287,20 @@ def test_load_and_release_leave_nothing_behind(root: Path, start: Start, cycles:
 
     assert resources() == before
     assert rss_bytes() - rss < 16 * MIB
+
+
+def test_a_plan_that_cannot_be_kept_keeps_nobody_waiting(
+    root: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no memory left for the archive, a release ends all the same, and the next load is as any."""
+
+    def none_left(_plan: object) -> bytes:
+        raise MemoryError
+
+    service = start(world(root))
+    handle_id = ended(service, service.submit(request()).id).id
+    monkeypatch.setattr(PlanArchive, "pack", none_left)
+    assert LoadState.RELEASED is service.release(handle_id, wait_seconds=5).state
+    with pytest.raises(NotFoundError, match="no longer kept"):
+        service.handle_plan(handle_id)
+    assert LoadState.READY is ended(service, service.submit(request()).id).state

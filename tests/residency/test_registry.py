@@ -91,14 +91,14 @@ def test_an_ended_claim_is_one_piece_of_memory() -> None:
     gc.collect()
 
     assert len(gc.get_objects()) - before < 50
-    assert len(Ended.of(claim("x"), None).pack()) < 2048
+    assert len(Ended.of(claim("x")).pack()) < 2048
 
 
 def test_a_key_answers_its_claim_until_history_forgets_both() -> None:
     """The same wish under the same key is the same claim; once it is forgotten, the key is new again."""
     registry = ClaimRegistry(1)
     first = claim("a")
-    registry.add(first, "key")
+    registry.add(first, "key", REQUEST.fingerprint())
 
     assert registry.by_key("key", REQUEST.fingerprint()) is first
     assert registry.by_key("other", REQUEST.fingerprint()) is None
@@ -117,7 +117,7 @@ def test_a_key_answers_its_claim_until_history_forgets_both() -> None:
 def test_a_key_used_for_another_wish_is_refused() -> None:
     """The refusal names the handle the key belongs to."""
     registry = ClaimRegistry(1)
-    registry.add(claim("a"), "key")
+    registry.add(claim("a"), "key", REQUEST.fingerprint())
 
     with pytest.raises(ConflictError) as caught:
         registry.by_key("key", OTHER.fingerprint())
@@ -157,7 +157,7 @@ def test_large_ended_claims_are_fewer() -> None:
     registry = ClaimRegistry(10)
     for number in range(8):
         one = claim(str(number))
-        registry.add(one, f"key{number}")
+        registry.add(one, f"key{number}", REQUEST.fingerprint())
         one.fail(FileError("many facts", code="bad_magic", found=[f"{one:0100}" for one in range(1000)]), 7, 1.0)
         registry.ended(one)
     assert ["7"] == registry.page(0, None)
