@@ -149,13 +149,19 @@ def _check_names(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
 def _check_roots(roots: tuple[Path, ...], source: str) -> None:
     """Better now than at the first load."""
     for root in roots:
-        if not root.is_dir():
-            raise RequestError(f"{source}: {str(root)!r} is not a folder", field=source)
+        try:
+            why = "" if root.is_dir() else "is not a folder"
+        except OSError as error:  # its name is too long, or lies where this process may not look
+            why = f"cannot be a root: {error.strerror}"
+        if why:
+            raise RequestError(f"{source}: {str(root)!r} {why}", field=source)
 
 
-def _text(text: str) -> str:
-    if not text:
-        raise ValueError("it must not be empty")
+def _host(text: str) -> str:
+    try:
+        text.encode("idna")  # as the system's resolver gets it
+    except UnicodeError:
+        raise ValueError(f"{text!r} cannot be the name or the address of a host") from None
     return text
 
 
@@ -207,7 +213,10 @@ def _size_or_none(text: str) -> int | None:
 def _paths(text: str) -> tuple[Path, ...]:
     if "\0" in text:
         raise ValueError("a path cannot hold a zero byte")
-    return tuple(Path(part).expanduser().absolute() for part in text.split(os.pathsep) if part)
+    try:
+        return tuple(Path(part).expanduser().absolute() for part in text.split(os.pathsep) if part)
+    except (RuntimeError, OSError) as error:  # `~` of nobody; a relative path where the working directory is gone
+        raise ValueError(f"{text!r} cannot be made absolute: {error}") from error
 
 
 def _host_devices(text: str) -> NamedSizes:
@@ -254,7 +263,7 @@ def _setting(target: str, unit: str, parse: Parse, meaning: str, default: str | 
 _COUNT: Final = _integer(1, 2**40)
 # fmt: off
 SETTINGS: Final[tuple[Setting, ...]] = (
-    _setting("host", "address", _text,
+    _setting("host", "address", _host,
              "Address to listen on; anything but loopback lets other machines load and release models", "127.0.0.1"),
     _setting("port", "port", _integer(0, 65535), "Port to listen on; 0 takes a free one and prints it", "8090"),
     _setting("model_roots", "folders", _paths,

@@ -59,6 +59,9 @@ def test_an_empty_variable_is_one_that_is_not_set() -> None:
         ("log_level", "loud"),
         ("limit_n_keys", "1.5"),
         ("model_roots", "a\0b"),
+        ("model_roots", "~nobody-of-that-name/x"),
+        ("host", "a..b"),
+        ("host", "a" * 64),
     ],
 )
 def test_what_makes_no_sense_names_the_variable_or_the_flag(name: str, text: str) -> None:

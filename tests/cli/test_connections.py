@@ -1,8 +1,10 @@
 """Many clients, and clients that say little: none of them keeps the others from being answered."""
 
 import json
+import re
 import resource
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -11,6 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.cli.connections import MAX_HEADER_BYTES
+from app.units import MIB
 from tests.api.test_app import require_problem
 from tests.builders import build, llama_keys, llama_tensors
 from tests.daemon import Daemon, running_daemon
@@ -43,13 +47,26 @@ def closed(client: socket.socket, within: float) -> bool:
         return False
 
 
-def received(client: socket.socket) -> int:
-    """How many bytes still come before the connection is closed."""
-    count = 0
+def received(client: socket.socket) -> bytes:
+    """What still comes before the connection is closed."""
+    pieces = []
     with suppress(ConnectionResetError):
         while piece := client.recv(1 << 20):
-            count += len(piece)
-    return count
+            pieces.append(piece)
+    return b"".join(pieces)
+
+
+def statuses(daemon: Daemon, said: bytes) -> list[int]:
+    """How the daemon answers all of `said` before it closes the connection."""
+    with connected(daemon, said) as client:
+        return [int(found) for found in re.findall(rb"HTTP/1.1 (\d+) ", received(client))]
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """One daemon for the checks that leave nothing behind."""
+    with running_daemon("--model-roots", str(tmp_path_factory.mktemp("models"))) as daemon:
+        yield daemon
 
 
 @pytest.fixture
@@ -148,31 +165,94 @@ def test_a_client_that_does_not_read_is_closed(tmp_path: Path) -> None:
         handle = httpx.post(f"{daemon.url}/v1/handles", json=body, headers={"Prefer": "wait=20"}).json()
         path = f"/v1/handles/{handle['id']}/tensors/blk.0.ffn_down.weight/data"
         asked = f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        with connected(daemon, asked) as leaving:
+            time.sleep(0.2)  # the daemon waits for it now
+            assert leaving.recv(1000)
+        time.sleep(1.2)
+        assert "has read nothing" not in "".join(daemon.log)  # who is not there need not read
         with connected(daemon, asked) as lazy, connected(daemon, asked) as slow:
             for _ in range(20):
                 time.sleep(0.1)
                 assert slow.recv(1 << 20)
-            assert received(lazy) < int(httpx.head(f"{daemon.url}{path}").headers["content-length"])
+            assert len(received(lazy)) < int(httpx.head(f"{daemon.url}{path}").headers["content-length"])
     assert "has read nothing" in "".join(daemon.log)
 
 
+HEADER = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+PROBE = HEADER + b"\r\n"
+LAST = HEADER + b"Connection: close\r\n\r\n"
+CHUNKED = HEADER + b"Transfer-Encoding: chunked\r\n\r\n"
 NO_REQUESTS = (
     b"nonsense\r\n\r\n",
     b"GET / HTTP/1.1\r\n\r\n",
     b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
     b"POST /v1/plans HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 66_000,
+    HEADER + b"X: " + b"x" * MAX_HEADER_BYTES,
+    CHUNKED + b"nonsense\r\n",
 )
 
 
-def test_what_is_no_request_is_a_problem(tmp_path: Path) -> None:
+def test_what_is_no_request_is_a_problem(daemon: Daemon) -> None:
     """Bytes that are no request are answered as everything that is wrong is, and the connection is closed."""
-    with running_daemon("--model-roots", str(tmp_path)) as daemon:
-        for said in NO_REQUESTS:
-            with connected(daemon, said) as client, client.makefile("rb") as stream:
-                head, body = stream.read().split(b"\r\n\r\n", 1)
-            lines = head.lower().split(b"\r\n")
-            assert lines[0].startswith(b"http/1.1 400")
-            assert {b"content-type: application/problem+json", b"connection: close"} <= {*lines}
-            assert ("bad_request", 400) == (json.loads(body)["code"], json.loads(body)["status"])
-        assert 200 == httpx.get(f"{daemon.url}/healthz").status_code
+    for said in NO_REQUESTS:
+        with connected(daemon, said) as client, client.makefile("rb") as stream:
+            head, body = stream.read().split(b"\r\n\r\n", 1)
+        lines = head.lower().split(b"\r\n")
+        assert lines[0].startswith(b"http/1.1 400")
+        assert {b"content-type: application/problem+json", b"connection: close"} <= {*lines}
+        assert ("bad_request", 400) == (json.loads(body)["code"], json.loads(body)["status"])
+    assert 200 == httpx.get(f"{daemon.url}/healthz").status_code
+    assert "Traceback" not in "".join(daemon.log)
+
+
+def test_a_large_header_is_refused_wherever_it_comes(daemon: Daemon) -> None:
+    """A header has 16 KiB, complete or not, also behind other requests and behind a body that nobody awaited."""
+    room = MAX_HEADER_BYTES - len(HEADER + b"X: \r\n\r\n")
+    largest, large, huge = (HEADER + b"X: " + b"x" * size + b"\r\n\r\n" for size in (room, room + 1, 250_000))
+    many = HEADER + b"a:\r\n" * 4096 + b"\r\n"
+    unawaited = b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 30000\r\n\r\n" + b"x" * 30_000
+    assert [200, 200] == statuses(daemon, largest + LAST)
+    for said in (large, huge, many, HEADER.replace(b"healthz", b"healthz?" + b"a=&" * 6000) + b"\r\n"):
+        assert [400] == statuses(daemon, said)
+        assert [200, 200, 400] == statuses(daemon, PROBE * 2 + said)
+        assert [404, 200, 400] == statuses(daemon, unawaited + PROBE + said)
+    with connected(daemon, large) as client:
+        assert json.loads(received(client).split(b"\r\n\r\n", 1)[1])["limit_bytes"] == MAX_HEADER_BYTES
+
+
+def test_what_follows_an_answer_is_neither_answered_nor_taken_without_end(daemon: Daemon) -> None:
+    """After its answer the rest of a request may be wrong or endless: the connection is closed, and nothing is logged.
+
+    As much as a body may have is taken, and the connection serves on.
+    """
+    with connected(daemon, CHUNKED) as client:
+        assert client.recv(1000).startswith(b"HTTP/1.1 200 ")
+        client.sendall(b"nonsense\r\n")
+        assert b"HTTP/1.1" not in received(client)
+    post = b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+    with connected(daemon, post % MIB) as client:
+        assert client.recv(1000).startswith(b"HTTP/1.1 404 ")
+        client.sendall(b"x" * MIB + LAST)
+        assert b"HTTP/1.1 200 " in received(client)
+    with connected(daemon, post % (100 * MIB)) as client:
+        assert client.recv(1000).startswith(b"HTTP/1.1 404 ")
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            client.sendall(b"x" * 100 * MIB)
+    said = "".join(daemon.log)
+    assert "Traceback" not in said
+    assert "Fatal" not in said
+
+
+def test_a_body_in_tiny_chunks_does_not_silence_the_probes(daemon: Daemon) -> None:
+    """While a client sends its body byte by byte, as fast as it can, health is answered beside it."""
+    head = b"POST /v1/plans HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with connected(daemon, head) as client:
+        client.setblocking(False)
+        assert client.send(b"1\r\n \r\n" * 500_000) > MIB  # a second's work
+        took = []
+        for _ in range(3):
+            started = time.monotonic()
+            assert [200] == statuses(daemon, LAST)
+            took.append(time.monotonic() - started)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # the rest of it is lost
+    assert sorted(took)[1] < 0.4, took
