@@ -1,7 +1,7 @@
 """Answers: JSON and problems, with their headers."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from fastapi.responses import Response
 
@@ -10,6 +10,7 @@ from app.api.encoding import encode
 from app.errors import GgufdError
 
 JSON = "application/json"
+NO_STORE: Final = {"Cache-Control": "no-store"}
 
 
 def answer(
@@ -23,7 +24,7 @@ def raw(
     body: bytes, status: int = 200, *, headers: Mapping[str, str] | None = None, media_type: str = JSON
 ) -> Response:
     """A response with a body that is encoded already."""
-    return Response(body, status, headers={"Cache-Control": "no-store", **(headers or {})}, media_type=media_type)
+    return Response(body, status, headers={**NO_STORE, **(headers or {})}, media_type=media_type)
 
 
 def problem_answer(

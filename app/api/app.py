@@ -30,6 +30,7 @@ from app.api.tensors import add_tensor_routes
 from app.api.workers import Workers
 from app.errors import GgufdError, NotFoundError, RequestError
 from app.modelfile.shortage import shortage
+from app.modelfile.text import brief
 from app.service import LoaderService
 
 _SHOWN: Final = 200
@@ -120,11 +121,11 @@ async def _deliberate(_request: Request, error: Exception) -> Response:
 async def _refused_by_routing(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        return problem_answer(NotFoundError(f"nothing is served at {_shown(request.url.path)}"))
+        return problem_answer(NotFoundError(f"nothing is served at {_shown(request)}"))
     if error.status_code == 405:
         allowed = _methods_at(request)
         refusal = RequestError(
-            f"{request.method[:_SHOWN]} is not among the methods of {_shown(request.url.path)}: {', '.join(allowed)}",
+            f"{request.method[:_SHOWN]} is not among the methods of {_shown(request)}: {', '.join(allowed)}",
             code="method_not_allowed",
             allowed=[*allowed],
         )
@@ -164,5 +165,6 @@ def _methods_at(request: Request) -> list[str]:
     )
 
 
-def _shown(path: str) -> str:
-    return path if len(path) <= _SHOWN else path[:_SHOWN] + "…"
+def _shown(request: Request) -> str:
+    """The path as it was asked for; `request.url` has lost some of its characters."""
+    return brief(request.scope["path"])

@@ -4,10 +4,22 @@ Shapes and types are checked here; what the values mean together is `loading.req
 is converted: a number in quotes is not a number.
 """
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, StrictFloat, StrictInt, StrictStr, Tag
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    FailFast,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    Tag,
+)
 from pydantic import ValidationError as PydanticError
 
 from app.api import jsontext
@@ -33,6 +45,11 @@ def _kind_of_device(value: Any) -> str | None:
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
+    inside: ClassVar[Mapping[str, "type[_Body]"]] = {}
+    """The fields that hold an object, and which."""
+    listed: ClassVar[Mapping[str, "type[_Body]"]] = {}
+    """The fields that hold a list of objects, and which."""
+
 
 class CapabilitiesBody(_Body):
     """What a declared device can do; a capability that is left out is there."""
@@ -46,6 +63,8 @@ class CapabilitiesBody(_Body):
 
 class DeclaredDeviceBody(_Body):
     """A device that isn't here: for planning, or, of kind `simulated`, for rehearsing a load."""
+
+    inside = {"capabilities": CapabilitiesBody}
 
     name: StrictStr
     kind: StrictStr = "simulated"
@@ -86,13 +105,16 @@ Device = Annotated[
 class PlanBody(_Body):
     """A model, and how it shall be spread over devices. The same body plans and loads."""
 
+    inside = {"context": ContextBody}
+    listed = {"devices": DeclaredDeviceBody, "overrides": OverrideBody}
+
     model: StrictStr = Field(min_length=1, max_length=MAX_PATH_CHARACTERS)
     split_mode: Annotated[SplitMode, Field(strict=False)] = SplitMode.LAYER
     devices: list[Device] | None = Field(default=None, max_length=MAX_LISTED_DEVICES)
     tensor_split: list[StrictFloat] | None = Field(default=None, max_length=MAX_LISTED_DEVICES)
     main_device: StrictStr | None = None
     n_gpu_layers: StrictInt = -1
-    overrides: list[OverrideBody] = Field(default_factory=list, max_length=MAX_OVERRIDES)
+    overrides: Annotated[list[OverrideBody], FailFast()] = Field(default_factory=list, max_length=MAX_OVERRIDES)
     load_mode: Annotated[LoadMode, Field(strict=False)] = LoadMode.AUTO
     context: ContextBody | None = None
     allocator: Annotated[Allocator, Field(strict=False)] = Allocator.REFERENCE
@@ -123,6 +145,7 @@ def parse_plan(text: bytes) -> PlanRequest:
 
 def plan_request(value: dict[str, Any]) -> PlanRequest:
     """The request that a decoded JSON object means. Raises RequestError with `field`."""
+    _require_known(value, PlanBody, ())
     try:
         return PlanBody.model_validate(value).request()
     except PydanticError as error:
@@ -151,10 +174,33 @@ def _device(body: str | DeclaredDeviceBody) -> str | DeclaredDevice:
 
 
 def _first_fault(error: PydanticError) -> RequestError:
-    faults = error.errors(include_url=False, include_input=False)
-    fault = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])  # mostly a misspelt one
+    fault = error.errors(include_url=False, include_input=False)[0]
     field = _path(fault["loc"])
     return RequestError(f"{field}: {in_words(fault)}", field=field)
+
+
+def _require_known(value: Mapping[str, Any], body: type[_Body], place: tuple[int | str, ...]) -> None:
+    """Refuse the first field that nobody knows, mostly a misspelt one, before anything else is said of a body.
+
+    pydantic would list all of them in one call, which a body full of them makes long, and all threads wait for it.
+    """
+    known = _known(body)
+    for name, member in value.items():
+        if name not in known:
+            field = _path((*place, name))
+            raise RequestError(f"{field}: {in_words({'type': 'extra_forbidden'})}", field=field)
+        if name in body.inside and isinstance(member, dict):
+            _require_known(member, body.inside[name], (*place, name))
+        if name in body.listed and isinstance(member, list):
+            for number, item in enumerate(member):
+                if isinstance(item, dict):
+                    _require_known(item, body.listed[name], (*place, name, number))
+
+
+@cache
+def _known(body: type[_Body]) -> frozenset[str]:
+    """The fields of a body by their names on the wire."""
+    return frozenset(field.alias or name for name, field in body.model_fields.items())
 
 
 def _path(location: Sequence[int | str]) -> str:

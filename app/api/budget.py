@@ -26,12 +26,15 @@ class Budget:
         """What is held now."""
         return self._held
 
-    def take(self, nbytes: int) -> None:
-        """Hold `nbytes` more. Raises BusyError `answers_full`, and holds nothing more, where that would be too many."""
-        room = self._limit if nbytes <= SMALL_BYTES else self._limit // 4 * 3
+    def take(self, nbytes: int, *, beside: int = 0) -> None:
+        """Hold `nbytes` more, for an answer that holds `beside` of them already.
+
+        Raises BusyError `answers_full`, and holds nothing more, where that would be too many.
+        """
+        room = self._limit if beside + nbytes <= SMALL_BYTES else self._limit // 4 * 3
         with self._lock:
             held = self._held
-            if not held or held + nbytes <= room:
+            if held == beside or held + nbytes <= room:
                 self._held += nbytes
                 return
         raise BusyError(
@@ -59,7 +62,7 @@ class Share:
 
     def take(self, nbytes: int) -> None:
         """Hold `nbytes` more. Raises BusyError `answers_full`."""
-        self._budget.take(nbytes)
+        self._budget.take(nbytes, beside=self._nbytes)
         self._nbytes += nbytes
 
     def give_back(self) -> None:

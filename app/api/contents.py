@@ -8,14 +8,12 @@ from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
 
-from app.api.answers import raw
 from app.api.budget import Share
 from app.api.context import ApiContext
-from app.api.encoding import encode
 from app.api.incoming import json_body
 from app.api.paging import Limit, Offset, page_facts
 from app.api.rows import JSON, NPY, json_pieces, npy_pieces, parse_embeddings
-from app.api.streaming import PieceResponse
+from app.api.streaming import PieceResponse, json_answer
 from app.api.views import location_of
 from app.api.workers import Pool
 from app.residency.keys import metadata_json, metadata_value, vocabulary_json
@@ -83,34 +81,34 @@ def add_content_routes(app: FastAPI, context: ApiContext) -> None:
 
     @app.get("/v1/handles/{handle_id}/metadata", summary="The metadata of a loaded model; long values are cut")
     async def metadata(request: Request, handle_id: str) -> Response:
-        def render() -> bytes:
+        def render() -> dict[str, Any]:
             entries = metadata_json(service.reader(handle_id).model)
             for entry in entries:
                 if not entry["complete"]:
                     entry["whole"] = f"{location_of(handle_id)}/metadata/{quote(entry['key'], safe='')}"
-            return encode({"metadata": entries})
+            return {"metadata": entries}
 
-        return raw(await workers.run(Pool.VIEW, render))
+        return await json_answer(context, Pool.VIEW, render)
 
     @app.get("/v1/handles/{handle_id}/metadata/{key:name}", summary="One metadata key, whole, or a page of an array")
     async def value(request: Request, handle_id: str, key: str, offset: Offset = 0, limit: Limit = 1000) -> Response:
-        def render() -> bytes:
+        def render() -> dict[str, Any]:
             reader = service.reader(handle_id)
             with reader.named_as_asked():
                 found = metadata_value(reader.model, key, offset, limit)
             if found["type"] == "array":
                 found |= page_facts(request, offset, limit, found["count"], offset + len(found["value"]))
-            return encode(found)
+            return found
 
-        return raw(await workers.run(Pool.READ, render))
+        return await json_answer(context, Pool.READ, render)
 
     @app.get("/v1/handles/{handle_id}/vocabulary", summary="The tokens of a loaded model, with scores and types")
     async def vocabulary(request: Request, handle_id: str, offset: Offset = 0, limit: Limit = 1000) -> Response:
-        def render() -> bytes:
+        def render() -> dict[str, Any]:
             reader = service.reader(handle_id)
             with reader.named_as_asked():
                 found = vocabulary_json(reader.model, offset, limit)
             stop = offset + len(found["tokens"])
-            return encode({**found, **page_facts(request, offset, limit, found["count"], stop)})
+            return {**found, **page_facts(request, offset, limit, found["count"], stop)}
 
-        return raw(await workers.run(Pool.READ, render))
+        return await json_answer(context, Pool.READ, render)

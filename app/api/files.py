@@ -4,10 +4,9 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request, Response
 
-from app.api.answers import raw
 from app.api.context import ApiContext
-from app.api.encoding import encode
 from app.api.paging import Limit, Offset, page_facts
+from app.api.streaming import json_answer
 from app.api.views import file_json, location_of_file
 from app.api.workers import Pool
 from app.errors import RequestError
@@ -18,11 +17,11 @@ FileLimit = Annotated[int, Query(ge=1, le=1000)]
 
 def add_file_routes(app: FastAPI, context: ApiContext) -> None:
     """Serve the routes of files. Files are read in threads, never in the event loop."""
-    service, workers = context.service, context.workers
+    service = context.service
 
     @app.get("/v1/files", summary="The GGUF files under the roots: facts, whether they can be loaded, warmth")
     async def files(request: Request, offset: Offset = 0, limit: FileLimit = 100) -> Response:
-        def render() -> bytes:
+        def render() -> dict[str, Any]:
             page = service.files(offset, limit)
             facts: dict[str, Any] = page_facts(request, offset, limit, page.count, page.stop)
             facts |= {"truncated": bool(page.limits_met), "limits_met": [*page.limits_met]}
@@ -31,9 +30,9 @@ def add_file_routes(app: FastAPI, context: ApiContext) -> None:
                 {"path": entry.path, **entry.facts, "details": location_of_file(entry.path) if entry.nameable else None}
                 for entry in page.entries
             ]
-            return encode({**facts, "files": entries})
+            return {**facts, "files": entries}
 
-        return raw(await workers.run(Pool.FILES, render))
+        return await json_answer(context, Pool.FILES, render)
 
     @app.get("/v1/files/{path:name}", summary="One GGUF file: metadata, tensors, what is missing, wrong, extra, unused")
     async def file(
@@ -44,7 +43,7 @@ def add_file_routes(app: FastAPI, context: ApiContext) -> None:
         offset: Offset = 0,
         limit: Limit = 1000,
     ) -> Response:
-        def render() -> bytes:
+        def render() -> dict[str, Any]:
             description, heat = service.file(path)
             if type is not None and type not in (known := {tensor.type.name for tensor in description.tensors()}):
                 raise RequestError(
@@ -53,6 +52,6 @@ def add_file_routes(app: FastAPI, context: ApiContext) -> None:
                 )
             found = description.tensors(name, type)
             page = {"page_cache": warmth_json(heat), **page_facts(request, offset, limit, len(found))}
-            return encode(file_json(description, path, page, found[offset : offset + limit]))
+            return file_json(description, path, page, found[offset : offset + limit])
 
-        return raw(await workers.run(Pool.FILES, render))
+        return await json_answer(context, Pool.FILES, render)

@@ -2,16 +2,16 @@
 
 import asyncio
 import contextlib
-from typing import Final
+from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
 
 from app.api import bodies
-from app.api.answers import answer, problem_answer, raw
+from app.api.answers import answer, problem_answer
 from app.api.context import PLAN_BODY, ApiContext
-from app.api.encoding import encode
 from app.api.incoming import idempotency_key, json_body, wait_seconds
 from app.api.paging import Limit, Offset, page_facts
+from app.api.streaming import json_answer
 from app.api.views import handle_json, location_of
 from app.api.workers import Pool
 from app.errors import NotFoundError
@@ -94,19 +94,19 @@ def add_handle_routes(app: FastAPI, context: ApiContext) -> None:
 
     @app.get("/v1/handles", summary="Handles, also those that ended a while ago, in pages")
     async def listing(request: Request, offset: Offset = 0, limit: Limit = 100) -> Response:
-        def render() -> bytes:
+        def render() -> dict[str, Any]:
             views, count = service.handles(offset, limit)
-            return encode({**page_facts(request, offset, limit, count), "handles": [handle_json(it) for it in views]})
+            return {**page_facts(request, offset, limit, count), "handles": [handle_json(it) for it in views]}
 
-        return raw(await workers.run(Pool.VIEW, render))
+        return await json_answer(context, Pool.VIEW, render)
 
     @app.get("/v1/handles/{handle_id}", summary="One handle: state, stages, progress, load mode, bytes")
     async def one(handle_id: str) -> Response:
-        return raw(await workers.run(Pool.VIEW, lambda: encode(handle_json(service.handle(handle_id)))))
+        return await json_answer(context, Pool.VIEW, lambda: handle_json(service.handle(handle_id)))
 
     @app.get("/v1/handles/{handle_id}/plan", summary="The split plan of a handle")
     async def plan(handle_id: str) -> Response:
-        return raw(await workers.run(Pool.PLAN, lambda: encode(service.handle_plan(handle_id))))
+        return await json_answer(context, Pool.PLAN, lambda: service.handle_plan(handle_id))
 
     @app.delete("/v1/handles/{handle_id}", summary="Give the model back; cancels a load that is under way")
     async def release(handle_id: str) -> Response:

@@ -16,6 +16,7 @@ NPY: Final = "application/x-npy"
 JSON: Final = "application/json"
 _FORMATS: Final = {"json": JSON, "npy": NPY}
 _FIELDS: Final = ("tokens", "format", "copy")
+_TOKENS: Final = 1 << 14  # written at a time
 _MAGIC: Final = b"\x93NUMPY\x01\x00"
 _REFUSED: Final = re.compile(r";\s*q\s*=\s*0(?:\.0*)?\s*(?:;|$)")
 
@@ -69,8 +70,13 @@ def json_pieces(values: NDArray[np.float32], tokens: Sequence[int]) -> Iterator[
 
     Made row by row: one call for all of it would keep every other thread waiting.
     """
-    yield f'{{\n  "dtype": "f32",\n  "shape": {[*values.shape]},\n  "tokens": {[*tokens]},\n  "embeddings": ['.encode()
-    held = bytearray()
+    held = bytearray(f'{{\n  "dtype": "f32",\n  "shape": {[*values.shape]},\n  "tokens": ['.encode())
+    for at in range(0, len(tokens), _TOKENS):
+        held += (", " if at else "").encode() + ", ".join(map(str, tokens[at : at + _TOKENS])).encode()
+        if len(held) >= MIB:
+            yield bytes(held)
+            held.clear()
+    held += b'],\n  "embeddings": ['
     for number, row in enumerate(values):
         listed: list[Any] = row.tolist()
         if not np.isfinite(row).all():

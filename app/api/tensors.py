@@ -6,12 +6,11 @@ from urllib.parse import quote
 
 from fastapi import FastAPI, Query, Request, Response
 
-from app.api.answers import problem_answer, raw
+from app.api.answers import problem_answer
 from app.api.context import ApiContext
-from app.api.encoding import encode
 from app.api.paging import Limit, Offset, page_facts
 from app.api.ranges import is_known, require_meant, wanted_bytes
-from app.api.streaming import PieceResponse
+from app.api.streaming import PieceResponse, json_answer
 from app.api.views import location_of
 from app.api.workers import Pool
 from app.errors import RequestError
@@ -42,19 +41,19 @@ def add_tensor_routes(app: FastAPI, context: ApiContext) -> None:
         offset: Offset = 0,
         limit: Limit = 1000,
     ) -> Response:
-        def render() -> bytes:
+        def render() -> dict[str, Any]:
             found, count = service.reader(handle_id).tensors(role, layer, device, offset, limit)
-            return encode({**page_facts(request, offset, limit, count), "tensors": found})
+            return {**page_facts(request, offset, limit, count), "tensors": found}
 
-        return raw(await workers.run(Pool.VIEW, render))
+        return await json_answer(context, Pool.VIEW, render)
 
     @app.get("/v1/handles/{handle_id}/tensors/{name}", summary="One tensor: its plan and its places")
     async def tensor(request: Request, handle_id: str, name: str) -> Response:
-        def render() -> bytes:
+        def render() -> dict[str, Any]:
             facts = service.reader(handle_id).tensor(name)
-            return encode({**facts, "data": f"{location_of(handle_id)}/tensors/{quote(name, safe='')}/data"})
+            return {**facts, "data": f"{location_of(handle_id)}/tensors/{quote(name, safe='')}/data"}
 
-        return raw(await workers.run(Pool.VIEW, render))
+        return await json_answer(context, Pool.VIEW, render)
 
     @app.get(_DATA, summary="A tensor's bytes, as the file has them, or as float32", responses=_BYTES)
     @app.head(_DATA, include_in_schema=False)

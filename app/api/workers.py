@@ -25,6 +25,7 @@ class Pool(Enum):
     READ = "read"
     ROWS = "rows"
     FILES = "files"
+    SEND = "send"
 
 
 THREADS: Final = {
@@ -36,6 +37,7 @@ THREADS: Final = {
     Pool.READ: 4,  # a download takes its turn again for each piece
     Pool.ROWS: 2,  # busy work, like plans
     Pool.FILES: 2,  # headers are read and understood here, for plans of nobody
+    Pool.SEND: 1,  # hands out pieces that are made already
 }
 """How many calls of a kind run at a time; more wait their turn."""
 

@@ -1,6 +1,7 @@
 """The edge alone, over a service that only pretends."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, cast
 
@@ -11,8 +12,10 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from app import __version__
+from app.api import encoding
 from app.api.app import create_app
 from app.api.context import ApiLimits
+from app.api.encoding import encode, encode_pieces
 from app.api.workers import Pool, Workers
 from app.errors import AccessError, BusyError, CapacityError, FileError, GgufdError
 from app.loading.request import PlanRequest
@@ -118,6 +121,21 @@ def test_an_unknown_path_is_a_problem(edge: Edge) -> None:
     """What is not served answers 404 as a problem, also with a trailing slash, and never redirects."""
     for path in ("/v1", "/v1/handles/", "/v1/nothing", "/docs", "/%00", "/v1/handles/a/b/c"):
         require_problem(edge.ask("GET", path), 404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/a%0Ab", "/a\\nb"),
+        ("/a%09b%0D", "/a\\tb\\r"),
+        ("/%1b[31m", "/\\x1b[31m"),
+        ("/a%3Fb%23c", "/a?b#c"),
+        ("/" + "x" * 300, "/" + "x" * 199 + "…"),
+    ],
+)
+def test_a_path_is_told_as_it_was_asked_for(edge: Edge, path: str, told: str) -> None:
+    """The problem of an unknown path names all its characters, those that cannot be shown as escapes."""
+    assert f"nothing is served at {told}" == require_problem(edge.ask("GET", path), 404, "not_found")["detail"]
 
 
 def test_the_index_names_what_is_served(edge: Edge) -> None:
@@ -314,3 +332,44 @@ def test_what_utf8_cannot_carry_is_escaped(edge: Edge) -> None:
     response = edge.plan({"model": "a\udcff.gguf"})
     assert b"\\udcff" in response.content
     assert "a\udcff.gguf" == response.json()["model"]
+
+
+LONG: dict[str, Any] = {
+    "text": '"\\\n\x7f\udcffé😀' * 50_000,
+    "numbers": [*range(2000)],
+    "items": [{"key": "k" * 3, "value": ["x" * 40_000, 1.5, None]}, {"key": {}, "value": []}, 7],
+    "inner": {"text": "y" * 40_000, "more": {str(number): [number] for number in range(600)}},
+    "empty": {},
+}
+
+
+def test_long_values_are_encoded_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long texts and lists are, and wherever, no one call encodes more than a little; the JSON is the same."""
+    encoded = encode(LONG)
+    assert LONG == json.loads(encoded)
+    made: list[int] = []
+    dumps = encoding._dumps
+
+    def watched(value: Any) -> str:
+        made.append(len(text := dumps(value)))
+        return text
+
+    monkeypatch.setattr(encoding, "_dumps", watched)
+    pieces = [*encode_pieces(LONG)]
+    assert encoded == b"".join(pieces)
+    assert max(made) < 1 << 17
+    assert all(1 << 20 <= len(piece) < 1.2 * (1 << 20) for piece in pieces[:-1])
+
+
+@pytest.mark.parametrize("copies", [1, 6])
+def test_an_answer_is_the_same_in_one_or_many_pieces(edge: Edge, copies: int) -> None:
+    """What is sent in pieces has the headers and the body that it would have in one."""
+    plan = {f"copy{number}": LONG | {"text": "z" * 400_000} for number in range(copies)}
+    response = edge.plan(plan)
+    assert (200, encode(plan)) == (response.status_code, response.content)
+    assert {
+        "cache-control": "no-store",
+        "content-type": "application/json",
+        "content-length": str(len(response.content)),
+    } == dict(response.headers)
+    assert (copies > 1) == (len(response.content) > 1 << 20)

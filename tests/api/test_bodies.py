@@ -1,10 +1,12 @@
 import contextlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from app.api import jsontext
 from app.api.bodies import CapabilitiesBody, parse_plan, plan_request
@@ -109,6 +111,32 @@ def test_a_wrong_field_is_refused_by_name(change: dict[str, Any], field: str) ->
     error = fault(json.dumps({**FULL, **change}).encode())
     assert field == error.facts["field"]
     assert field in error.message
+
+
+@pytest.mark.parametrize(
+    ("around", "field"),
+    [
+        (lambda many: many, "f0"),
+        (lambda many: {"model": 5, **many}, "f0"),
+        (lambda many: {"model": "a", "context": many}, "context.f0"),
+        (lambda many: {"model": "a", "devices": ["d", many]}, "devices[1].f0"),
+        (lambda many: {"model": "a", "devices": [{"capabilities": many}]}, "devices[0].capabilities.f0"),
+        (lambda many: {"model": "a", "overrides": [{}, many]}, "overrides[1].f0"),
+    ],
+)
+def test_the_first_unknown_field_is_named_and_no_others_are_looked_for(
+    around: Callable[[dict[str, int]], dict[str, Any]], field: str
+) -> None:
+    """A body full of fields that nobody knows never gets to the library that would list them all in one call."""
+    error = fault(json.dumps(around({f"f{number}": 1 for number in range(10_000)})).encode())
+    assert (field, None) == (error.facts["field"], error.__cause__)
+
+
+def test_one_wrong_override_is_enough() -> None:
+    """Of a long list of what is no override, no more than the first is judged."""
+    cause = fault(json.dumps({"model": "a", "overrides": [1] * 4000}).encode()).__cause__
+    assert isinstance(cause, ValidationError)
+    assert 1 == cause.error_count()
 
 
 def test_a_missing_model_is_named() -> None:

@@ -14,18 +14,20 @@ from app.api.budget import SMALL_BYTES, Budget, Share
 from app.errors import BusyError
 from tests.api.test_app import require_problem
 from tests.api.test_downloads import NAME, large, status
+from tests.builders import build, llama_keys, llama_tensors
 from tests.cli.test_connections import connected
 from tests.daemon import Daemon, running_daemon
 
 MIB = 1 << 20
 ROWS = 1 << 17  # of 64 values: 32 MiB of float32
 IDLE = 12
+WIDE = 16_000  # texts of 1000 characters
 
 
 def test_a_budget_takes_what_fits() -> None:
     """Large answers have three quarters of it, small ones all; what is given back can be taken again."""
     budget = Budget(16 * MIB)
-    first, second, small = Share(budget), Share(budget), Share(budget)
+    first, second, small = Share(budget), Share(budget), [Share(budget) for _ in range(4)]
     first.take(12 * MIB)
     with pytest.raises(BusyError) as full:
         second.take(2 * MIB)
@@ -34,11 +36,11 @@ def test_a_budget_takes_what_fits() -> None:
         full.value.facts["needed_bytes"],
         full.value.facts["limit_bytes"],
     )
-    for _ in range(4):
-        small.take(SMALL_BYTES)
+    for one in small:
+        one.take(SMALL_BYTES)
     with pytest.raises(BusyError):
         Share(budget).take(1)
-    for share in (first, first, second, small):
+    for share in (first, first, second, *small):
         share.give_back()
     assert 0 == budget.held_bytes
 
@@ -51,6 +53,21 @@ def test_one_answer_alone_is_never_too_large() -> None:
         budget.take(1)
     budget.give_back(MIB)
     budget.take(2 * MIB)
+
+
+def test_an_answer_that_grows_is_judged_by_all_it_holds() -> None:
+    """What is taken bit by bit is a large answer as what is taken at once, and alone it is never too large."""
+    budget = Budget(16 * MIB)
+    growing, small = Share(budget), Share(budget)
+    for _ in range(20):
+        growing.take(SMALL_BYTES)
+    growing.give_back()
+    small.take(SMALL_BYTES)
+    for _ in range(11):
+        growing.take(SMALL_BYTES)
+    with pytest.raises(BusyError):
+        growing.take(SMALL_BYTES)
+    Share(budget).take(SMALL_BYTES)
 
 
 def test_many_threads_leave_nothing_behind() -> None:
@@ -77,6 +94,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A daemon that holds 128 MiB of answers."""
     root = tmp_path_factory.mktemp("models")
     large(root / "m.gguf", MIB)
+    wide = {f"wide.{number}": f"{number:05}" * 200 for number in range(WIDE)}
+    build(root / "wide.gguf", {**llama_keys(1), **wide}, llama_tensors(1))
     flags = (
         "--model-roots",
         str(root),
@@ -168,3 +187,35 @@ def test_tensors_that_nobody_reads_are_bounded(daemon: Daemon, place: str) -> No
             assert b"HTTP/1.1 200" == never_read(daemon, asked, clients).recv(12)
         time.sleep(0.5)
         assert status(daemon, "RssAnon") - before < 64 << 10
+
+
+def test_json_that_nobody_reads_is_bounded(daemon: Daemon) -> None:
+    """Twelve clients that never read 16 MiB of metadata hold what there is for them; all ends when they leave.
+
+    The others are told to come back, small answers are still given, and what was given back is there for all again.
+    """
+    url = f"{daemon.url}/v1/files/wide.gguf"
+    whole = httpx.get(url, timeout=30)
+    metadata = whole.json()["metadata"]
+    assert f"{WIDE - 1:05}" * 200 == next(one["value"] for one in metadata if one["key"] == f"wide.{WIDE - 1}")
+    nbytes = len(whole.content)
+    assert ("no-store", "application/json", str(nbytes)) == tuple(
+        whole.headers[name] for name in ("cache-control", "content-type", "content-length")
+    )
+    fit = 96 * MIB // nbytes
+    before = status(daemon, "RssAnon")
+    asked = b"GET /v1/files/wide.gguf HTTP/1.1\r\nHost: x\r\n\r\n"
+    for _ in range(2):
+        with ExitStack() as clients:
+            got = [never_read(daemon, asked, clients).recv(12) for _ in range(IDLE)]
+            assert {b"HTTP/1.1 200": fit, b"HTTP/1.1 503": IDLE - fit} == {one: got.count(one) for one in got}
+            refused = httpx.get(url, timeout=30)
+            require_problem(refused, 503, "answers_full")
+            assert "1" == refused.headers["retry-after"]
+            assert 200 == httpx.get(f"{daemon.url}/v1/files").status_code
+            assert status(daemon, "RssAnon") - before < 160 << 10
+        until = time.monotonic() + 10
+        while httpx.get(url, timeout=30).status_code == 503 and time.monotonic() < until:
+            time.sleep(0.05)
+        time.sleep(0.5)  # the others' connections are seen to be closed about now, too
+    assert whole.content == httpx.get(url, timeout=30).content

@@ -40,6 +40,13 @@ def test_long_answers_come_in_pieces() -> None:
         assert max(sizes) < 1.1 * (1 << 20)
 
 
+def test_many_tokens_come_in_pieces() -> None:
+    """The tokens of an answer are written as the rows are: never all at once."""
+    pieces = [*json_pieces(np.zeros((0, 4), np.float32), range(400_000))]
+    assert [*range(400_000)] == json.loads(b"".join(pieces))["tokens"]
+    assert max(map(len, pieces)) < 1.2 * (1 << 20)
+
+
 @pytest.mark.parametrize(
     ("body", "accept", "expected"),
     [
