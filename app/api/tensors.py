@@ -7,6 +7,7 @@ from urllib.parse import quote
 from fastapi import FastAPI, Query, Request, Response
 
 from app.api.answers import problem_answer
+from app.api.budget import Share
 from app.api.context import ApiContext
 from app.api.paging import Limit, Offset, page_facts
 from app.api.ranges import is_known, require_meant, wanted_bytes
@@ -15,6 +16,7 @@ from app.api.views import location_of
 from app.api.workers import Pool
 from app.errors import RequestError
 from app.residency.reading import Content
+from app.units import MIB
 
 _DATA: Final = "/v1/handles/{handle_id}/tensors/{name}/data"
 _BYTES: Final[dict[int | str, dict[str, Any]]] = {
@@ -22,6 +24,9 @@ _BYTES: Final[dict[int | str, dict[str, Any]]] = {
     206: {"description": "The bytes of the range", "content": {"application/octet-stream": {}}},
     304: {"description": "The client has them already"},
 }
+
+_HELD_BYTES: Final = 3 * MIB
+"""What a download holds while its client does not read: a piece, what is made of it, and what waits to be sent."""
 
 Layer = Annotated[int | None, Query(ge=0, le=2**31)]
 Copy = Annotated[int | None, Query(ge=0, le=2**31)]
@@ -85,6 +90,11 @@ def add_tensor_routes(app: FastAPI, context: ApiContext) -> None:
         status = 206 if wanted.partial else 200
         if request.method == "HEAD":
             return Response(status_code=status, headers=headers)
-        pieces = content.pieces(wanted.start, wanted.stop)
-        first = await workers.run(Pool.READ, lambda: next(pieces, b""))  # here a failure still has an answer
-        return PieceResponse(workers, Pool.READ, itertools.chain((first,), pieces), status, headers)
+        pieces, share = content.pieces(wanted.start, wanted.stop), Share(context.answers)
+        try:
+            share.take(min(wanted.stop - wanted.start, _HELD_BYTES if dtype is None else 2 * _HELD_BYTES))
+            first = await workers.run(Pool.READ, lambda: next(pieces, b""))  # here a failure still has an answer
+        except BaseException:
+            share.give_back()
+            raise
+        return PieceResponse(workers, Pool.READ, itertools.chain((first,), pieces), status, headers, share.give_back)

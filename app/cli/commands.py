@@ -32,6 +32,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 def run(argv: Sequence[str]) -> int:
     """Carry out the command line `argv`; answers the exit code: a wish that makes no sense is misuse, too."""
+    _open_what_is_closed()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a path may hold any bytes, a terminal not
@@ -53,6 +54,13 @@ def run(argv: Sequence[str]) -> int:
         sys.stderr.write("ggufd: interrupted\n")
         return INTERRUPTED
     return code
+
+
+def _open_what_is_closed() -> None:
+    """Whoever starts us may have closed standard input or outputs; no file of ours shall take their place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # each gets the lowest number there is
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 -- for as long as the process lives
 
 
 def _discard_output() -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import secrets
 import signal
 import sys
 from typing import Final
@@ -38,12 +39,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.url is not None and not arguments.url.startswith(("http://", "https://")):
         raise RequestError(f"--url: {arguments.url!r} does not begin with http:// or https://", field="--url")
     with Client(arguments.url or process_settings().url) as daemon:
-        handle = daemon.load(body)
+        handle, key = None, secrets.token_hex(16)
         try:
+            handle = daemon.load(body, idempotency_key=key)
             with ProgressBar() as progress:
                 handle = daemon.wait(handle["id"], show=progress.show)
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one does not wait for the daemon
+            # The daemon may have the request although its answer was not awaited: the key finds what became of it.
+            handle = handle or daemon.load(body, idempotency_key=key)
             daemon.release(handle["id"])
             sys.stderr.write("interrupted: the load was cancelled\n")
             return INTERRUPTED

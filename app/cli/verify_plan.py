@@ -43,6 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("layers", "seed"):
         if getattr(arguments, name) is not None and not arguments.numeric:
             raise RequestError(f"verify-plan: --{name} does nothing without --numeric", field=name)
+    if arguments.seed is not None and not 0 <= arguments.seed < 2**32:
+        raise RequestError(f"--seed: {arguments.seed} is not a whole number from 0 to {2**32 - 1}", field="seed")
     world = build_world(process_settings(), None)
     request = plan_request(wish_body(arguments, arguments.file))
     check_request(request, tuple(world.backends))

@@ -44,7 +44,7 @@ class NumericProof:
             "seam": self.seam,
             "layer": self.layer,
             "holds": self.holds,
-            "error": self.error,
+            "error": self.error if np.isfinite(self.error) else str(self.error),
             "tolerance": TOLERANCE,
             "detail": self.detail,
         }

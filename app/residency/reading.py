@@ -224,11 +224,10 @@ class ModelReader:
             yield piece
 
     def _require_current(self, index: int, device: str | None) -> None:
-        """What of a tensor is mapped is still what was loaded, so that its tag is true even if nothing is read."""
+        """What is asked of a tensor can be read, and is what was loaded, so that its tag is true if nothing is read."""
         with self._uses.held(), self.named_as_asked():
             for placement in placements_of(self._loaded.layout, index):
-                mapped = self._loaded.layout.buffers[placement.buffer].mapped is not None
-                if mapped and device in (None, placement.device):
+                if device in (None, placement.device):
                     self._loaded.buffers[placement.buffer].read_into(placement.offset, memoryview(bytearray()))
 
     def _facts(self, index: int) -> dict[str, Any]:

@@ -189,6 +189,25 @@ def test_tensors_that_nobody_reads_are_bounded(daemon: Daemon, place: str) -> No
         assert status(daemon, "RssAnon") - before < 64 << 10
 
 
+def test_many_downloads_that_nobody_reads_are_told_to_come_back(daemon: Daemon, place: str) -> None:
+    """However many clients ask for bytes or values and do not read, what they hold together is within the budget."""
+    before = status(daemon, "RssAnon")
+    with ExitStack() as clients:
+        got = []
+        for number in range(60):
+            query = "?dtype=f32" if number % 2 else ""
+            asked = f"GET {place}/tensors/{NAME}/data{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+            got.append(never_read(daemon, asked, clients).recv(12))
+        assert {b"HTTP/1.1 200", b"HTTP/1.1 503"} == {*got}
+        assert 10 < got.count(b"HTTP/1.1 200") < 40
+        small = {"Range": "bytes=0-99"}
+        assert 206 == httpx.get(f"{daemon.url}{place}/tensors/{NAME}/data", headers=small).status_code
+        assert status(daemon, "RssAnon") - before < 160 << 10
+    time.sleep(0.2)
+    whole = {"Range": f"bytes=0-{8 * MIB - 1}"}
+    assert 8 * MIB == len(httpx.get(f"{daemon.url}{place}/tensors/{NAME}/data", headers=whole).content)
+
+
 def test_json_that_nobody_reads_is_bounded(daemon: Daemon) -> None:
     """Twelve clients that never read 16 MiB of metadata hold what there is for them; all ends when they leave.
 

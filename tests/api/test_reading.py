@@ -286,6 +286,15 @@ def test_devices_without_bytes_say_so(http: httpx.Client, model: ModelFile) -> N
             assert "checksum" in found["detail"]
 
 
+def test_bytes_of_which_a_part_is_not_kept_are_refused_at_once(http: httpx.Client, model: ModelFile) -> None:
+    """Where one of several devices keeps no bytes, nobody gets half a tensor: the refusal comes before any byte."""
+    body = {"model": "m.gguf", "split_mode": "tensor", "devices": ["host0", "sum0"], "load_mode": "none"}
+    with Loaded(http, body) as loaded:
+        for method in ("GET", "HEAD"):
+            assert 409 == http.request(method, f"{loaded.path}/tensors/output.weight/data").status_code
+        assert 200 == loaded.data("output.weight", "?device=host0").status_code
+
+
 def test_every_metadata_key_can_be_asked_for(http: httpx.Client, root: Path) -> None:
     """Whatever characters a key has, slashes too, its path leads to it, as does the link to its whole value."""
     odd = ["a/b?c#d", "a//b/", "%2F", "sp ace", "é", "../x"]

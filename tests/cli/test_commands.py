@@ -95,3 +95,14 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     assert b"" == process.stderr.read()
     process.stderr.close()
     assert process.wait(20) in (0, 1)
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&-", "2>&-", ">&- 2>&- <&-", "<&- >&-"])
+def test_closed_streams_are_no_error(tmp_path: Path, closed: str) -> None:
+    """Whoever starts a command may have closed its input or outputs: it does its work, and says what it can."""
+    path = t0(tmp_path / "t0.gguf")
+    words = f"exec {sys.executable} -m app plan {path} --json {closed}"
+    done = subprocess.run(["sh", "-c", words], capture_output=True, check=False)
+    assert 0 == done.returncode
+    assert b"Traceback" not in done.stderr
+    assert (">&-" in closed.replace("2>&-", "")) != done.stdout.startswith(b"{")

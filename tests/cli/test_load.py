@@ -1,11 +1,14 @@
 import io
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.cli.progress import ProgressBar, bar
+from app.client import Client
 from app.main import main
 from tests.builders import t0
 from tests.daemon import Daemon, running_daemon
@@ -111,3 +114,26 @@ def test_the_bar_tells_state_share_and_time_left() -> None:
     assert "queued        [................................]   0 %" == bar(
         {"state": "queued", "progress": 0.0, "eta_seconds": None}
     )
+
+
+def test_an_interruption_while_the_daemon_answers_cancels_the_load(
+    daemon: tuple[Daemon, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C after the request has gone and before its answer came leaves nothing loaded."""
+    running, _ = daemon
+    plain = Client.load
+
+    def interrupted(self: Client, *words: Any, **named: Any) -> dict[str, Any]:
+        monkeypatch.setattr(Client, "load", plain)
+        plain(self, *words, **named)
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(Client, "load", interrupted)
+    try:
+        assert 130 == main(["load", "t0.gguf", "--url", running.url])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "the load was cancelled" in capsys.readouterr().err
+    with Client(running.url) as client:
+        assert "ready" not in [handle["state"] for handle in client.handles()][-1:]

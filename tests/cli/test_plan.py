@@ -73,6 +73,14 @@ def test_a_flag_for_a_proof_that_was_not_asked_for_is_misuse(capsys: pytest.Capt
         assert flag in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("seed", ["-1", str(2**32)])
+def test_a_seed_that_is_none_is_misuse(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: str) -> None:
+    """A seed outside 32 bits is named, with 2."""
+    words = ["verify-plan", str(t0(tmp_path / "m.gguf")), "--numeric", "--split-mode", "tensor", f"--seed={seed}"]
+    assert 2 == main([*words, "--devices", "1GiB,1GiB"])
+    assert f"--seed: {seed} is not a whole number from 0 to" in capsys.readouterr().err
+
+
 def test_json_is_the_plan_of_the_wire(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--json` prints what `POST /v1/plans` answers."""
     path = t0(tmp_path / "t0.gguf", 4)
