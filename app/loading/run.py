@@ -190,7 +190,7 @@ def locate(model: str, roots: tuple[Path, ...] | None) -> Path:
 
 @contextmanager
 def _named_as_asked(model: str, roots: tuple[Path, ...] | None) -> Iterator[None]:
-    """Where there is no model, say so in the client's words: no answer tells where the roots lie."""
+    """Where there is no model, say so in the words of the client, whichever root was looked under."""
     try:
         yield
     except NotFoundError:

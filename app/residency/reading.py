@@ -77,7 +77,7 @@ class ModelReader:
 
     @contextmanager
     def named_as_asked(self) -> Iterator[None]:
-        """Name the model's files in errors as the client did: no answer tells where the roots lie."""
+        """Name the model's files in errors as the client did."""
         try:
             yield
         except FileError as error:
