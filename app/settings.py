@@ -301,7 +301,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     _setting("api.max_wait_seconds", "seconds", _seconds(0, 86_400),
              "Longest time that `Prefer: wait` is honoured for"),
     _setting("api.max_answers_bytes", "bytes", _size(),
-             "What answers under way hold together: rows, long JSON, 3 to 6 MiB of a download; else 503 `answers_full`"),
+             "What answers under way hold together: rows, long JSON, 3 to 6 MiB a download; else 503 `answers_full`"),
     _setting("api.max_connections", "count", _integer(1, 100_000),
              "Connections at a time, at most half of what the process may have open; who is silent longest makes room"),
     _setting("api.header_seconds", "seconds", _seconds(0.1, 3600),
